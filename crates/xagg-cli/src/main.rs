@@ -1,0 +1,2 @@
+//! The `xagg` binary.
+fn main() {}

@@ -1,0 +1,342 @@
+//! A worker: one rank that pushes its gradients to the aggregator and gets everybody's sum back.
+//!
+//! - commands: [`Worker::submit`];
+//! - what came in: [`Worker::handle_datagram`], [`Worker::handle_unreachable`], [`Worker::handle_timeout`];
+//! - what goes out: [`Worker::poll_transmit`], [`Worker::poll_timeout`], [`Worker::poll_event`];
+//! - getters: [`Worker::stats`], [`Worker::incarnation`].
+//!
+//! The way of a gradient: `submit` appends its fragments to the stream ([`fragments`]); `poll_transmit` quantises the next one that
+//! the [`window`] lets go and the slots have room for, and notes it in the [`flight`]; receipts move it to the aggregator's
+//! memory; its result, or a PULL where [`results`] shows that one was lost, completes it; the last one completes the [`operation`].
+
+use std::collections::VecDeque;
+use std::net::SocketAddrV4;
+use std::time::Duration;
+
+use xagg_wire::{Flow, Kind, Operation, Reduction, mtu_for_lanes};
+
+use crate::{Job, Time};
+
+mod error;
+mod flight;
+mod fragments;
+mod operation;
+mod receive;
+mod results;
+mod stats;
+mod transmit;
+mod window;
+
+pub use error::{Heard, Missing, Phase, WorkerError};
+pub use operation::Buffer;
+pub use stats::Stats;
+
+use flight::Flight;
+use fragments::Fragments;
+use operation::{InProgress, Operations};
+use results::Results;
+use window::Window;
+
+/// The first wait for a WELCOME; it doubles up to [`MOST_HELLO_INTERVAL`].
+const LEAST_HELLO_INTERVAL: Duration = Duration::from_millis(50);
+const MOST_HELLO_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What a worker tells its driver.
+pub enum Event {
+    /// The aggregator has let this worker in.
+    Joined {
+        /// Packets must be sent one by one, without segmentation offload.
+        no_gso: bool,
+    },
+    /// An operation is complete; the buffer holds the result.
+    Complete {
+        /// The operation.
+        operation: u64,
+        /// The values given to [`Worker::submit`], replaced by the result.
+        buffer: Buffer,
+    },
+    /// An operation has failed; some values in the buffer may have been replaced.
+    Failed {
+        /// The operation.
+        operation: u64,
+        /// Why; the same for all operations, since a job that has failed once is over.
+        error: WorkerError,
+        /// The values given to [`Worker::submit`].
+        buffer: Buffer,
+    },
+}
+
+/// Whether the aggregator has let this worker in.
+enum Membership {
+    Joining { hellos: u64, next: Time, interval: Duration, since: Option<Time> },
+    Joined,
+    Failed(WorkerError),
+}
+
+/// What the aggregator last said of an unfinished fragment.
+struct PendingReport {
+    sequence: u64,
+    seen: [u64; 4],
+}
+
+/// The state of one rank of a job. See the [module](self).
+pub struct Worker {
+    // What never changes.
+    workers: u16,
+    lanes: usize,
+    slots: u32,
+    format: xagg_wire::fixed::Format,
+    timeout: Duration,
+    aggregator: SocketAddrV4,
+    nonce: u64,
+    /// Whose packets these are; the incarnation is 0 until WELCOME.
+    flow: Flow,
+
+    membership: Membership,
+    operations: Operations,
+    issued: u64,
+    fragments: Fragments,
+    flight: Flight,
+    window: Window,
+    results: Results,
+    /// PULLs that the timer wants sent.
+    pulls: VecDeque<u64>,
+    /// Whether the window, not the lack of fragments, was what last held back a packet.
+    window_limited: bool,
+    events: VecDeque<Event>,
+    last_progress: Time,
+    last_heard: Option<(Kind, Time)>,
+    last_pending: Option<PendingReport>,
+    stats: Stats,
+}
+
+impl Worker {
+    /// The worker of `rank`; `nonce` is random and not 0, and new for every start of the process (WIRE H1).
+    ///
+    /// # Errors
+    /// [`WorkerError::UnknownRank`].
+    pub fn new(job: &Job, rank: u16, nonce: u64) -> Result<Self, WorkerError> {
+        if usize::from(rank) >= job.workers.len() {
+            return Err(WorkerError::UnknownRank { rank, workers: job.worker_count() });
+        }
+        let flow = Flow { job: job.id, view: job.view, rank, cookie: job.cookie(rank), incarnation: 0 };
+        Ok(Self {
+            workers: job.worker_count(),
+            lanes: job.lanes,
+            slots: job.slots,
+            format: job.format,
+            timeout: job.timeout,
+            aggregator: job.aggregator,
+            nonce: nonce.max(1),
+            flow,
+            membership: Membership::Joining {
+                hellos: 0,
+                next: Time::ZERO,
+                interval: LEAST_HELLO_INTERVAL,
+                since: None,
+            },
+            operations: Operations::default(),
+            issued: 0,
+            fragments: Fragments::new(job.slots),
+            flight: Flight::new(),
+            window: Window::new(job.workers.len()),
+            results: Results::new(),
+            pulls: VecDeque::new(),
+            window_limited: false,
+            events: VecDeque::new(),
+            last_progress: Time::ZERO,
+            last_heard: None,
+            last_pending: None,
+            stats: Stats::default(),
+        })
+    }
+
+    /// Begins an all-reduce of `buffer`, which comes back with the result in an [`Event::Complete`]; the operation's
+    /// number. Any number of operations may be in progress. With [`Reduction::Mean`] the sum is divided by the sum of all
+    /// workers' weights; a weight says nothing with [`Reduction::Sum`].
+    ///
+    /// # Errors
+    /// [`WorkerError::Empty`], [`WorkerError::Weight`], or the error with which the job has failed; the buffer comes back.
+    pub fn submit(
+        &mut self,
+        now: Time,
+        mut buffer: Buffer,
+        reduction: Reduction,
+        weight: u32,
+    ) -> Result<u64, (WorkerError, Buffer)> {
+        let length = (*buffer).as_mut().len();
+        if let Membership::Failed(error) = &self.membership {
+            return Err((error.clone(), buffer));
+        }
+        if length == 0 {
+            return Err((WorkerError::Empty, buffer));
+        }
+        if !(1..=xagg_wire::repr::MAX_WEIGHT).contains(&weight) {
+            return Err((WorkerError::Weight(weight), buffer));
+        }
+        if self.operations.len() == 0 {
+            self.last_progress = now;
+            self.results.restart_timer(now);
+        }
+        let fragments = length.div_ceil(self.lanes) as u64;
+        let operation = Operation { index: self.issued, length: length as u64, reduction };
+        self.issued += 1;
+        self.operations.push(InProgress {
+            operation,
+            signature: operation.signature(),
+            weight,
+            first: self.fragments.append(fragments),
+            fragments,
+            done: 0,
+            buffer: Some(buffer),
+        });
+        Ok(operation.index)
+    }
+
+    /// What has happened, in order.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) or [`poll_transmit`](Self::poll_transmit) will have something to do,
+    /// if nothing comes in before.
+    pub fn poll_timeout(&mut self) -> Option<Time> {
+        match &self.membership {
+            Membership::Failed(_) => None,
+            Membership::Joining { next, .. } => Some(*next),
+            Membership::Joined => {
+                let stalled = (self.operations.len() > 0).then(|| self.last_progress + self.timeout);
+                let pull = (self.fragments.waiting() > 0).then(|| self.results.deadline());
+                let send = self.may_send().then(|| self.window.next_token(self.flight.round_trip()));
+                [stalled, pull, send, self.flight.deadline()].into_iter().flatten().min()
+            }
+        }
+    }
+
+    /// Does what time has made due: loss by time, probes, PULLs, and the end of waiting.
+    pub fn handle_timeout(&mut self, now: Time) {
+        match &self.membership {
+            Membership::Failed(_) => {}
+            Membership::Joining { hellos, since, .. } => {
+                let (hellos, waited) = (*hellos, since.map_or(Duration::ZERO, |since| now.since(since)));
+                if waited >= self.timeout {
+                    self.fail(self.no_answer(hellos, waited));
+                }
+            }
+            Membership::Joined => self.handle_joined_timeout(now),
+        }
+    }
+
+    fn handle_joined_timeout(&mut self, now: Time) {
+        self.detect_losses(now);
+        let fragments = &mut self.fragments;
+        if self.flight.probe(now, |lost| fragments.on_lost(lost.sequence, lost.packet_number)) {
+            self.stats.probes += 1;
+        }
+        if self.fragments.waiting() > 0 && self.results.take_timeout(now) {
+            const OLDEST: usize = 4;
+            self.pulls = self.fragments.pull_oldest(now, OLDEST).into();
+        }
+        if self.operations.len() > 0 && now.since(self.last_progress) >= self.timeout {
+            self.fail(self.stalled(now));
+        }
+    }
+
+    /// Nobody listens at the aggregator's port: the network has said so (ICMP). While joining it may just not be there yet.
+    pub fn handle_unreachable(&mut self, now: Time) {
+        if matches!(self.membership, Membership::Joined) && self.operations.len() > 0 {
+            self.fail(self.aggregator_lost(now, "has ended (its port is closed)"));
+        }
+    }
+
+    /// The driver cannot go on; `reason` says what is wrong and what to do.
+    pub fn handle_network_error(&mut self, reason: String) {
+        self.fail(WorkerError::Network { rank: self.flow.rank, reason });
+    }
+
+    /// What this worker has counted.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        Stats {
+            round_trip_micros: self.flight.round_trip().as_micros() as u64,
+            window: self.window.size() as u64,
+            ..self.stats.clone()
+        }
+    }
+
+    /// The aggregator's incarnation; 0 before [`Event::Joined`].
+    #[must_use]
+    pub const fn incarnation(&self) -> u32 {
+        self.flow.incarnation
+    }
+
+    /// The error with which the job has failed, if it has.
+    #[must_use]
+    pub const fn error(&self) -> Option<&WorkerError> {
+        if let Membership::Failed(error) = &self.membership { Some(error) } else { None }
+    }
+
+    fn detect_losses(&mut self, now: Time) {
+        let (fragments, window, stats) = (&mut self.fragments, &mut self.window, &mut self.stats);
+        self.flight.detect_losses(now, |lost| {
+            fragments.on_lost(lost.sequence, lost.packet_number);
+            window.on_loss(now, lost.sent);
+            stats.losses += 1;
+        });
+    }
+
+    /// Ends the job: every operation fails with this error, and so does every later one.
+    fn fail(&mut self, error: WorkerError) {
+        for failed in self.operations.take_all() {
+            let Some(buffer) = failed.buffer else { continue };
+            let operation = failed.operation.index;
+            self.events.push_back(Event::Failed { operation, error: error.clone(), buffer });
+        }
+        self.membership = Membership::Failed(error);
+    }
+
+    /// The oldest operation in words, and where it stands.
+    fn standing(&self) -> (String, Phase) {
+        let Some(oldest) = self.operations.oldest() else {
+            return ("no operation".to_owned(), Phase::Waiting);
+        };
+        let all_receipted = self.fragments.oldest().is_some() && self.flight.flying() == 0;
+        (oldest.operation.to_string(), if all_receipted { Phase::Waiting } else { Phase::Pushing })
+    }
+
+    fn heard(&self, now: Time) -> Heard {
+        Heard(self.last_heard.map(|(kind, at)| (kind, now.since(at))))
+    }
+
+    fn no_answer(&self, hellos: u64, waited: Duration) -> WorkerError {
+        WorkerError::NoAnswer {
+            rank: self.flow.rank,
+            aggregator: self.aggregator,
+            hellos,
+            waited,
+            lanes: self.lanes,
+            mtu: mtu_for_lanes(self.lanes),
+        }
+    }
+
+    fn aggregator_lost(&self, now: Time, what: &'static str) -> WorkerError {
+        let (operation, phase) = self.standing();
+        let (rank, aggregator, heard) = (self.flow.rank, self.aggregator, self.heard(now));
+        WorkerError::AggregatorLost { rank, operation, phase, aggregator, what, heard }
+    }
+
+    fn stalled(&self, now: Time) -> WorkerError {
+        let (operation, phase) = self.standing();
+        let progress = self.operations.oldest().map_or_else(String::new, |oldest| {
+            format!("{} of {} fragments complete", oldest.done, oldest.fragments)
+        });
+        let still_pending =
+            self.last_pending.as_ref().filter(|report| Some(report.sequence) >= self.fragments.oldest());
+        let missing = Missing(still_pending.map(|report| {
+            let seen = |rank: &u16| report.seen[usize::from(rank / 64)] >> (rank % 64) & 1 == 1;
+            (0..self.workers).filter(|rank| !seen(rank)).collect()
+        }));
+        let (rank, waited, heard) = (self.flow.rank, self.timeout, self.heard(now));
+        WorkerError::Stalled { rank, operation, phase, waited, progress, missing, heard }
+    }
+}

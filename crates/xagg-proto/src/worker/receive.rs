@@ -1,0 +1,182 @@
+//! What a worker hears: WELCOME, receipts, results, REDO, PENDING, REJECT.
+
+use xagg_wire::fixed::{Exponent, dequantise};
+use xagg_wire::packet::HEADER_LEN;
+use xagg_wire::repr::Rejection;
+use xagg_wire::{Flow, Packet, Reason, Receipts, Reduction, Repr};
+
+use super::error::refusal;
+use super::{Event, Membership, PendingReport, Worker, WorkerError};
+use crate::Time;
+
+/// What a RESULT says of its lanes.
+struct Sum {
+    sequence: u64,
+    nonfinite: bool,
+    exponent: Exponent,
+    contributors: u16,
+    weight: u32,
+}
+
+impl Worker {
+    /// Takes in one datagram's payload, from the aggregator's address and port.
+    pub fn handle_datagram(&mut self, now: Time, payload: &[u8]) {
+        match Repr::parse(&Packet::new_unchecked(payload), self.lanes) {
+            Ok((flow, repr)) if self.is_mine(&flow, &repr) => {
+                self.stats.packets_received += 1;
+                self.stats.bytes_received += payload.len() as u64;
+                self.last_heard = Some((repr.kind_and_flags().0, now));
+                self.handle(now, &flow, &repr, &payload[HEADER_LEN..]);
+            }
+            _ => self.stats.dropped += 1,
+        }
+    }
+
+    /// WIRE H4. A WELCOME tells the incarnation, a REJECT(INCARNATION) tells that it has changed: all else must have it.
+    fn is_mine(&self, flow: &Flow, repr: &Repr) -> bool {
+        let tells = matches!(repr, Repr::Welcome { .. } | Repr::Reject(_));
+        let incarnation = if tells { flow.incarnation } else { self.flow.incarnation };
+        *flow == Flow { incarnation, ..self.flow }
+    }
+
+    fn handle(&mut self, now: Time, flow: &Flow, repr: &Repr, body: &[u8]) {
+        match (&self.membership, *repr) {
+            (Membership::Failed(_), _) => {}
+            (Membership::Joining { .. }, Repr::Welcome { nonce, no_gso }) if nonce == self.nonce => {
+                self.on_welcome(now, flow.incarnation, no_gso);
+            }
+            (_, Repr::Reject(rejection)) => self.on_reject(now, &rejection),
+            (Membership::Joining { .. }, _) => {}
+            (Membership::Joined, Repr::Ack { receipts }) => self.on_receipts(now, &receipts),
+            (Membership::Joined, Repr::Redo { sequence, packet_number, exponent, receipts }) => {
+                self.results.on_result(now, packet_number);
+                self.on_redo(now, sequence, exponent);
+                self.on_receipts(now, &receipts);
+            }
+            (
+                Membership::Joined,
+                Repr::Result { sequence, packet_number, nonfinite, exponent, contributors, weight, receipts },
+            ) => {
+                self.results.on_result(now, packet_number);
+                self.on_result(now, &Sum { sequence, nonfinite, exponent, contributors, weight }, body);
+                self.on_receipts(now, &receipts);
+            }
+            (Membership::Joined, Repr::Pending { sequence, seen, receipts }) => {
+                self.on_receipts(now, &receipts);
+                self.on_pending(sequence, seen);
+            }
+            (Membership::Joined, _) => {}
+        }
+        if matches!(self.membership, Membership::Joined) {
+            self.detect_losses(now);
+        }
+    }
+
+    fn on_welcome(&mut self, now: Time, incarnation: u32, no_gso: bool) {
+        self.flow.incarnation = incarnation;
+        self.membership = Membership::Joined;
+        self.last_progress = now;
+        self.results.restart_timer(now);
+        self.events.push_back(Event::Joined { no_gso });
+    }
+
+    fn on_receipts(&mut self, now: Time, receipts: &Receipts) {
+        let fragments = &mut self.fragments;
+        let mut news = 0;
+        self.flight.on_receipts(now, receipts, |report| {
+            fragments.on_receipt(report.sequence);
+            news += 1;
+        });
+        if news > 0 {
+            self.last_progress = now;
+            if self.window_limited {
+                self.window.on_receipts(news);
+            }
+        }
+    }
+
+    fn on_result(&mut self, now: Time, sum: &Sum, lanes: &[u8]) {
+        let Some(still_flying) = self.fragments.on_result(sum.sequence) else {
+            self.stats.duplicate_results += 1;
+            return;
+        };
+        if let Some(packet_number) = still_flying {
+            self.flight.on_result(packet_number);
+        }
+        self.stats.results += 1;
+        self.stats.nonfinite += u64::from(sum.nonfinite);
+        self.last_progress = now;
+        self.land(sum, lanes);
+    }
+
+    /// Writes the values of a fragment into its operation's buffer, and completes the operation if it was the last.
+    fn land(&mut self, sum: &Sum, lanes: &[u8]) {
+        let Some(operation) = self.operations.of(sum.sequence) else { return };
+        let range = operation.range(sum.sequence, self.lanes);
+        let Some(buffer) = &mut operation.buffer else { return };
+        let values = &mut (**buffer).as_mut()[range];
+        if sum.nonfinite {
+            values.fill(f32::NAN);
+        } else {
+            let divisor = if operation.operation.reduction == Reduction::Mean { sum.weight } else { 1 };
+            let contributors = u32::from(sum.contributors);
+            dequantise(self.format, sum.exponent, contributors, divisor, lanes, values);
+        }
+        operation.done += 1;
+        if operation.done == operation.fragments
+            && let Some(buffer) = operation.buffer.take()
+        {
+            let operation = operation.operation.index;
+            self.stats.operations += 1;
+            self.events.push_back(Event::Complete { operation, buffer });
+            self.operations.forget_complete();
+        }
+    }
+
+    fn on_redo(&mut self, now: Time, sequence: u64, exponent: Exponent) {
+        let Some(still_flying) = self.fragments.on_redo(sequence, exponent) else { return };
+        if let Some(packet_number) = still_flying {
+            self.flight.on_result(packet_number);
+        }
+        self.stats.redos += 1;
+        self.last_progress = now;
+    }
+
+    fn on_pending(&mut self, sequence: u64, seen: [u64; 4]) {
+        let rank = usize::from(self.flow.rank);
+        if seen[rank / 64] >> (rank % 64) & 1 == 0 {
+            self.fragments.on_absent(sequence);
+        } else if self.fragments.was_owed(sequence) {
+            self.results.on_pending();
+        }
+        self.last_pending = Some(PendingReport { sequence, seen });
+    }
+
+    fn on_reject(&mut self, now: Time, rejection: &Rejection) {
+        let (rank, aggregator) = (self.flow.rank, self.aggregator);
+        let error = match rejection.reason {
+            Reason::Mismatch => self.mismatch(now, rejection),
+            Reason::Incarnation => self.aggregator_lost(now, "has been started again"),
+            reason => WorkerError::Refused { rank, aggregator, reason, why: refusal(reason) },
+        };
+        self.fail(error);
+    }
+
+    fn mismatch(&mut self, now: Time, rejection: &Rejection) -> WorkerError {
+        let (oldest, phase) = self.standing();
+        let own = self.operations.of(rejection.sequence).map(|own| (own.operation.to_string(), own.signature));
+        let (operation, own_signature) = own.unwrap_or((oldest, 0));
+        WorkerError::Mismatch {
+            rank: self.flow.rank,
+            operation,
+            phase,
+            first_rank: rejection.first_rank,
+            first_signature: rejection.first_signature,
+            other_rank: rejection.other_rank,
+            other_signature: rejection.other_signature,
+            own_signature,
+            heard: self.heard(now),
+        }
+    }
+}
+
