@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT */
+/* Stage 5: the packet becomes its answer (WIRE section 4, H4, H6, H7, P3, P4). */
+#ifndef XAGG_EMIT_H
+#define XAGG_EMIT_H
+
+#include "checksum.h"
+#include "maps.h"
+#include "visit.h"
+
+#define IP_DONT_FRAGMENT 0x4000
+
+/* Keeps what all answers keep: job, view and sequence. The receiver is filled in by address(). */
+inline_always void write_header(struct header *header, __u8 kind, __u16 flags)
+{
+	header->kind = kind;
+	header->flags = flags;
+	header->reserved = 0;
+	header->packet_number = 0;
+	header->exponent = 0;
+	header->contributors = 0;
+	header->weight = 0;
+	header->incarnation = config_incarnation;
+}
+
+inline_always void write_result(struct header *header, const struct snapshot *snapshot)
+{
+	write_header(header, KIND_RESULT, snapshot->nonfinite ? FLAG_NONFINITE : 0);
+	header->exponent = snapshot->exponent;
+	header->contributors = snapshot->contributors;
+	header->weight = snapshot->weight;
+}
+
+inline_always void write_redo(struct header *header, const struct snapshot *snapshot)
+{
+	write_header(header, KIND_RESULT, FLAG_REDO);
+	header->exponent = snapshot->exponent;
+}
+
+/* Returns the sum of the words of the body, as the other short bodies do. */
+inline_always __u64 write_pending(struct packet *packet, const struct snapshot *snapshot)
+{
+	write_header(packet->header, KIND_PENDING, 0);
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		packet->body[i] = snapshot->seen[i];
+	return short_body_sum(packet->body);
+}
+
+inline_always __u64 write_rejection(struct packet *packet, __u32 reason, const struct snapshot *snapshot)
+{
+	struct rejection *rejection = (struct rejection *)packet->body;
+	int mismatch = reason == REASON_MISMATCH;
+
+	write_header(packet->header, KIND_REJECT, 0);
+	rejection->reason = reason;
+	rejection->first_rank = mismatch ? snapshot->first_rank : 0;
+	rejection->other_rank = mismatch ? snapshot->other_rank : 0;
+	rejection->first_signature = mismatch ? snapshot->signature : 0;
+	rejection->other_signature = mismatch ? snapshot->other_signature : 0;
+	rejection->zero[0] = rejection->zero[1] = 0;
+	return short_body_sum(packet->body);
+}
+
+/* From us, to be addressed: the sender's address is where it came to. */
+inline_always void turn_around(const struct packet *packet)
+{
+	__builtin_memcpy(packet->eth->h_source, packet->eth->h_dest, ETH_ALEN);
+	packet->ip->saddr = config_address;
+	packet->udp->source = config_port;
+}
+
+inline_always void address(const struct packet *packet, const struct receiver *receiver)
+{
+	struct header *header = packet->header;
+
+	__builtin_memcpy(packet->eth->h_dest, receiver->mac, ETH_ALEN);
+	packet->ip->daddr = receiver->address;
+	packet->udp->dest = receiver->port;
+	header->rank = receiver->rank;
+	header->cookie = receiver->cookie;
+	header->largest = receiver->largest;
+	header->receipts = receiver->receipts;
+	header->timestamp = receiver->echo;
+}
+
+inline_always __u16 ip_checksum(const struct iphdr *ip)
+{
+	const __u16 *words = (const __u16 *)ip;
+	__u32 sum = 0;
+#pragma unroll
+	for (int i = 0; i < 10; i++)
+		sum += words[i];
+	return ~fold16(sum);
+}
+
+/* Lengths and checksums, once all else is written. `body_len` bytes follow the header; their words sum up to `body_sum`. */
+inline_always void seal(const struct packet *packet, __u32 body_len, __u64 body_sum)
+{
+	__u16 udp_len = bpf_htons(sizeof(struct udphdr) + sizeof(struct header) + body_len);
+	__u64 words = header_sum(packet->header) + body_sum, pseudo;
+	__u16 checksum;
+
+	packet->header->checksum = fold32(words);
+	packet->ip->tos = 0;
+	packet->ip->tot_len = bpf_htons(FRAME_LEN - IP_OFFSET + body_len);
+	packet->ip->id = 0;
+	packet->ip->frag_off = bpf_htons(IP_DONT_FRAGMENT);
+	packet->ip->ttl = 64;
+	packet->ip->check = 0;
+	packet->ip->check = ip_checksum(packet->ip);
+	packet->udp->len = udp_len;
+	pseudo = (__u64)packet->ip->saddr + packet->ip->daddr + bpf_htons(IPPROTO_UDP) + udp_len;
+	checksum = ~fold16(words + packet->header->checksum + pseudo + packet->udp->source + packet->udp->dest + udp_len);
+	packet->udp->check = checksum ? checksum : 0xffff;
+}
+
+/* Cuts the frame after `body_len` bytes of body; the packet's pointers are not valid any more. */
+inline_always int cut(struct packet *packet, __u32 body_len)
+{
+	int excess = full_body_len() - body_len;
+
+	return excess ? bpf_xdp_adjust_tail(packet->ctx, -excess) : 0;
+}
+
+/* Sends the packet back to the worker that it came from. */
+inline_always int reply(struct packet *packet, const struct receiver *receiver, __u32 body_len, __u64 body_sum)
+{
+	turn_around(packet);
+	address(packet, receiver);
+	seal(packet, body_len, body_sum);
+	return cut(packet, body_len) ? XDP_ABORTED : XDP_TX;
+}
+
+/* Sends copies to all workers of the job: the egress program addresses each on its way out. */
+inline_always int broadcast(struct packet *packet, __u32 body_len)
+{
+	__u32 index = packet->job->index;
+	void *copies_of_job = bpf_map_lookup_elem(&copies, &index);
+
+	turn_around(packet);
+	if (!copies_of_job || cut(packet, body_len))
+		return XDP_ABORTED;
+	return bpf_redirect_map(copies_of_job, 0, BPF_F_BROADCAST);
+}
+
+inline_always int reject(struct packet *packet, const struct receiver *receiver, __u32 reason,
+			 const struct snapshot *snapshot)
+{
+	count(packet, reason);
+	count(packet, COUNT_REJECT);
+	return reply(packet, receiver, SHORT_BODY_LEN, write_rejection(packet, reason, snapshot));
+}
+
+#endif

@@ -1,0 +1,139 @@
+//! Network interfaces: by name, by address.
+
+use std::net::Ipv4Addr;
+
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::if_nametoindex;
+use thiserror::Error;
+
+/// An interface of this machine (of this network namespace).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub index: u32,
+    /// Its MTU, in bytes.
+    pub mtu: usize,
+}
+
+/// The interface that was asked for is not there.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum InterfaceError {
+    /// No interface of this name.
+    #[error("there is no network interface {name}: there are {existing}")]
+    Unknown {
+        /// The name asked for.
+        name: String,
+        /// The names of those that exist.
+        existing: String,
+    },
+    /// No interface with this address.
+    #[error(
+        "no network interface has the aggregator's address {address}: start the aggregator on the machine that has it, or change `aggregator` in the job file; the addresses here are {existing}"
+    )]
+    NoSuchAddress {
+        /// The address asked for.
+        address: Ipv4Addr,
+        /// The addresses that exist.
+        existing: String,
+    },
+    /// The interface is there but does not have the address.
+    #[error("the network interface {name} does not have the aggregator's address {address}: its addresses are {existing}")]
+    WrongAddress {
+        /// The name asked for.
+        name: String,
+        /// The address asked for.
+        address: Ipv4Addr,
+        /// Its addresses.
+        existing: String,
+    },
+}
+
+impl Interface {
+    /// The interface with this address, which must have this name if one is given.
+    ///
+    /// # Errors
+    /// [`InterfaceError`], each with what there is instead.
+    pub fn find(name: Option<&str>, address: Ipv4Addr) -> Result<Self, InterfaceError> {
+        let all = addresses();
+        let Some(name) = name else {
+            let found = all.iter().find(|(_, own)| *own == Some(address));
+            let existing = join(all.iter().filter_map(|(_, own)| own.map(|own| own.to_string())));
+            let (name, _) = found.ok_or(InterfaceError::NoSuchAddress { address, existing })?;
+            return Self::named(name);
+        };
+        let interface = Self::named(name)?;
+        let own: Vec<_> = all.iter().filter(|(owner, _)| owner == name).filter_map(|(_, own)| *own).collect();
+        if !own.contains(&address) {
+            let existing = join(own.iter().map(Ipv4Addr::to_string));
+            return Err(InterfaceError::WrongAddress { name: name.to_owned(), address, existing });
+        }
+        Ok(interface)
+    }
+
+    fn named(name: &str) -> Result<Self, InterfaceError> {
+        let index = if_nametoindex(name).map_err(|_| {
+            let existing = join(addresses().into_iter().map(|(name, _)| name));
+            InterfaceError::Unknown { name: name.to_owned(), existing }
+        })?;
+        Ok(Self { name: name.to_owned(), index, mtu: query_mtu(name) })
+    }
+}
+
+/// The MTU as the kernel says it by ioctl: unlike sysfs, which shows the namespace that it was mounted in, it answers for
+/// the namespace of the caller.
+fn query_mtu(name: &str) -> usize {
+    let Ok(socket) = std::net::UdpSocket::bind("127.0.0.1:0") else { return 0 };
+    // SAFETY: an all-zero `ifreq` is a valid one.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes().take(libc::IFNAMSIZ - 1)) {
+        *to = from as libc::c_char;
+    }
+    // SAFETY: the descriptor is open and the request is a whole `ifreq` that outlives the call.
+    let result = unsafe {
+        libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(&socket), libc::SIOCGIFMTU, std::ptr::from_mut(&mut request))
+    };
+    // SAFETY: SIOCGIFMTU has filled in this member of the union.
+    if result == 0 { usize::try_from(unsafe { request.ifr_ifru.ifru_mtu }).unwrap_or(0) } else { 0 }
+}
+
+/// All interfaces, once for each of their IPv4 addresses and once without.
+fn addresses() -> Vec<(String, Option<Ipv4Addr>)> {
+    let entries = getifaddrs().into_iter().flatten();
+    let mut all: Vec<_> = entries
+        .map(|entry| {
+            let address = entry.address.and_then(|address| address.as_sockaddr_in().map(|v4| v4.ip()));
+            (entry.interface_name, address)
+        })
+        .collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+fn join(items: impl Iterator<Item = String>) -> String {
+    let items: std::collections::BTreeSet<String> = items.collect();
+    if items.is_empty() { "none".to_owned() } else { items.into_iter().collect::<Vec<_>>().join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_is_found_by_address_and_by_name() {
+        let by_address = Interface::find(None, Ipv4Addr::LOCALHOST).expect("loopback");
+        assert_eq!(by_address, Interface::find(Some("lo"), Ipv4Addr::LOCALHOST).expect("loopback"));
+        assert_eq!((by_address.name.as_str(), by_address.mtu), ("lo", 65536));
+    }
+
+    #[test]
+    fn what_is_not_there_is_said_with_what_is() {
+        let message = |name, address| Interface::find(name, address).expect_err("not there").to_string();
+        assert!(message(Some("nosuch0"), Ipv4Addr::LOCALHOST).contains("nosuch0: there are"));
+        assert!(message(Some("nosuch0"), Ipv4Addr::LOCALHOST).contains("lo"));
+        assert!(message(None, Ipv4Addr::new(192, 0, 2, 1)).contains("192.0.2.1"));
+        assert!(message(Some("lo"), Ipv4Addr::new(192, 0, 2, 1)).contains("127.0.0.1"));
+    }
+}

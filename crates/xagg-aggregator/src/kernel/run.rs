@@ -1,0 +1,70 @@
+//! Running a program on a frame that we make (BPF_PROG_TEST_RUN).
+
+use std::io::Error;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use libbpf_rs::libbpf_sys;
+
+/// What a program did with a frame.
+#[cfg(test)]
+pub(super) struct Ran {
+    /// XDP_DROP, XDP_TX, ...
+    pub action: u32,
+    /// The frame afterwards.
+    pub frame: Vec<u8>,
+    /// Nanoseconds a run, on average.
+    pub nanoseconds: u32,
+}
+
+/// Room for the largest frame of a job.
+#[cfg(test)]
+const FRAME_ROOM: usize = 4096;
+
+/// Runs the program `repeat` times, each time on the frame as it was left by the last; nothing leaves an interface.
+#[cfg(test)]
+pub(super) fn dry(program: &OwnedFd, frame: &[u8], repeat: u32) -> Result<Ran, Error> {
+    let mut out = vec![0; FRAME_ROOM];
+    let mut options = libbpf_sys::bpf_test_run_opts {
+        data_in: frame.as_ptr().cast(),
+        data_size_in: frame.len() as u32,
+        data_out: out.as_mut_ptr().cast(),
+        data_size_out: out.len() as u32,
+        repeat: repeat.cast_signed(),
+        ..options()
+    };
+    test_run(program, &mut options)?;
+    out.truncate(options.data_size_out as usize);
+    Ok(Ran { action: options.retval, frame: out, nanoseconds: options.duration })
+}
+
+/// Runs the program on `frames` frames that seem to come from the interface, and does what it says: transmits, redirects.
+pub(super) fn live(program: &OwnedFd, frame: &[u8], frames: u32, interface: u32) -> Result<(), Error> {
+    let mut context = libbpf_sys::xdp_md {
+        data_end: frame.len() as u32,
+        ingress_ifindex: interface,
+        ..Default::default()
+    };
+    let mut options = libbpf_sys::bpf_test_run_opts {
+        data_in: frame.as_ptr().cast(),
+        data_size_in: frame.len() as u32,
+        ctx_in: (&raw mut context).cast(),
+        ctx_size_in: size_of::<libbpf_sys::xdp_md>() as u32,
+        repeat: frames.cast_signed(),
+        flags: libbpf_sys::BPF_F_TEST_XDP_LIVE_FRAMES,
+        ..options()
+    };
+    test_run(program, &mut options)
+}
+
+fn options() -> libbpf_sys::bpf_test_run_opts {
+    libbpf_sys::bpf_test_run_opts {
+        sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
+        ..Default::default()
+    }
+}
+
+fn test_run(program: &OwnedFd, options: &mut libbpf_sys::bpf_test_run_opts) -> Result<(), Error> {
+    // SAFETY: the descriptor is that of a loaded program; buffers and lengths in the options belong together and outlive the call.
+    let result = unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), options) };
+    if result == 0 { Ok(()) } else { Err(Error::from_raw_os_error(-result)) }
+}

@@ -1,0 +1,209 @@
+//! What an aggregator is doing, and how to ask a running one: a line of JSON from an abstract Unix socket, which belongs to
+//! the network namespace and leaves nothing behind.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::SocketAddrV4;
+use std::os::fd::AsFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use xagg_proto::Job;
+use xagg_proto::aggregator::memory_needed;
+use xagg_wire::counter::COUNTERS;
+use xagg_wire::{Counter, Reason};
+
+use crate::report::{JobReport, Report};
+
+/// How long an answer, or its reader, may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How soon the server notices that it is to stop.
+const STOP_MILLIS: u8 = 100;
+
+/// What an aggregator is doing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// `xdp-native`, `xdp-generic` or `udp`.
+    pub datapath: String,
+    /// The interface, with a kernel datapath.
+    pub interface: Option<String>,
+    /// Where it listens.
+    pub address: SocketAddrV4,
+    /// Which life of it.
+    pub incarnation: u32,
+    /// Since it is ready.
+    pub uptime_seconds: f64,
+    /// Packets that belong to no job, by reason of their drop.
+    pub drops: BTreeMap<String, u64>,
+    /// Its jobs.
+    pub jobs: Vec<JobStatus>,
+}
+
+/// What an aggregator does for one job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobStatus {
+    /// Which job.
+    pub job: u32,
+    /// Which view of it.
+    pub view: u16,
+    /// f32 values a packet.
+    pub lanes: usize,
+    /// Fragments that fit its memory.
+    pub slots: u32,
+    /// Memory reserved for them.
+    pub bytes_reserved: u64,
+    /// Events, by name.
+    pub counters: BTreeMap<String, u64>,
+    /// Packets refused, by reason.
+    pub drops: BTreeMap<String, u64>,
+    /// By rank.
+    pub workers: Vec<WorkerStatus>,
+}
+
+/// How far a worker has come.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkerStatus {
+    /// Its rank.
+    pub rank: u16,
+    /// Its address and port.
+    pub address: SocketAddrV4,
+    /// Whether it has joined.
+    pub joined: bool,
+    /// Packets of it that were admitted.
+    pub packets: u64,
+    /// How many fragments of the job's stream it has contributed to, counted to the last one.
+    pub fragments: u64,
+    /// How long ago it was last heard.
+    pub last_heard_seconds: Option<f64>,
+}
+
+/// Why a status cannot be had.
+#[derive(Debug, Error)]
+pub enum QueryError {
+    /// Nobody listens.
+    #[error("no aggregator with port {port} runs in this network namespace of this machine: start one with `xagg aggregator`, or name its port with --port")]
+    Nobody {
+        /// The port asked for.
+        port: u16,
+    },
+    /// The connection broke or took too long.
+    #[error("the aggregator with port {port} does not answer: {reason}")]
+    Silent {
+        /// The port asked for.
+        port: u16,
+        /// What the system said.
+        reason: io::Error,
+    },
+}
+
+impl JobStatus {
+    pub(crate) fn new(job: &Job, report: &JobReport) -> Self {
+        let workers = (0..).zip(&job.workers).zip(&report.workers).map(|((rank, address), worker)| WorkerStatus {
+            rank,
+            address: *address,
+            joined: worker.joined,
+            packets: worker.packets,
+            fragments: worker.sequences,
+            last_heard_seconds: worker.last_heard.map(|ago| ago.as_secs_f64()),
+        });
+        Self {
+            job: job.id,
+            view: job.view,
+            lanes: job.lanes,
+            slots: job.slots,
+            bytes_reserved: memory_needed(job),
+            counters: Counter::ALL
+                .iter()
+                .map(|counter| (counter.name().to_owned(), report.counters[counter.index()]))
+                .collect(),
+            drops: drops(&report.counters),
+            workers: workers.collect(),
+        }
+    }
+}
+
+/// The counters of reasons that are not 0, by name.
+fn drops(counters: &[u64; COUNTERS]) -> BTreeMap<String, u64> {
+    let counted = Reason::ALL.iter().map(|reason| (reason.name().to_owned(), counters[usize::from(*reason)]));
+    counted.filter(|(_, count)| *count > 0).collect()
+}
+
+/// The drops of what belongs to no job.
+pub(crate) fn unassigned_drops(report: &Report) -> BTreeMap<String, u64> {
+    drops(&report.unassigned)
+}
+
+/// Asks the aggregator with this port in this network namespace.
+///
+/// # Errors
+/// [`QueryError`].
+pub fn query(port: u16) -> Result<Status, QueryError> {
+    let silent = |reason| QueryError::Silent { port, reason };
+    let stream = UnixStream::connect_addr(&address(port).map_err(silent)?).map_err(|error| match error.kind() {
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => QueryError::Nobody { port },
+        _ => silent(error),
+    })?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(silent)?;
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).map_err(silent)?;
+    serde_json::from_str(&line).map_err(|error| silent(error.into()))
+}
+
+fn address(port: u16) -> io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("xagg-aggregator-{port}"))
+}
+
+/// Answers status queries until dropped.
+pub(crate) struct Server {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Serves what `status` gives.
+    pub(crate) fn start(port: u16, status: impl Fn() -> Status + Send + 'static) -> io::Result<Self> {
+        let listener = UnixListener::bind_addr(&address(port)?)?;
+        listener.set_nonblocking(true)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = {
+            let stop = Arc::clone(&stop);
+            let serve = move || {
+                while !stop.load(Ordering::Relaxed) {
+                    serve_next(&listener, &status);
+                }
+            };
+            std::thread::Builder::new().name("xagg-status".to_owned()).spawn(serve)?
+        };
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ended = thread.join();
+        }
+    }
+}
+
+/// Answers the next query, if one comes soon.
+fn serve_next(listener: &UnixListener, status: &impl Fn() -> Status) {
+    let mut polled = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
+    if poll(&mut polled, PollTimeout::from(STOP_MILLIS)).is_ok_and(|ready| ready > 0)
+        && let Ok((mut stream, _)) = listener.accept()
+    {
+        let answer = serde_json::to_string(&status()).unwrap_or_default();
+        // Whoever hangs up or does not read gets nothing.
+        let _sent = stream
+            .set_write_timeout(Some(PATIENCE))
+            .and_then(|()| stream.write_all(format!("{answer}\n").as_bytes()));
+    }
+}

@@ -1,0 +1,211 @@
+//! The udp datapath: the twin of the kernel program over a plain socket. Needs no privileges and runs on any Linux.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddrV4;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use mio::{Events, Poll, Token, Waker};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use thiserror::Error;
+use xagg_proto::aggregator::{Action, AdmitError};
+use xagg_proto::{Aggregator, Job, Time};
+use xagg_socket::BatchSocket;
+
+use crate::report::{JobReport, Report, WorkerReport};
+
+const SOCKET: Token = Token(0);
+const STOP: Token = Token(1);
+/// How long a full send buffer may stay full before an answer is given up: it is then a lost packet like any other.
+const SEND_PATIENCE_MILLIS: u8 = 10;
+
+/// Why the udp datapath does not run.
+#[derive(Debug, Error)]
+pub enum UdpError {
+    /// The socket cannot be bound.
+    #[error("cannot listen on {address}: {reason}. Is another aggregator running here, and is this an address of this machine?")]
+    Bind {
+        /// The aggregator's address and port.
+        address: SocketAddrV4,
+        /// What the system said.
+        reason: io::Error,
+    },
+    /// A job is refused.
+    #[error(transparent)]
+    Admit(#[from] AdmitError),
+    /// The system refuses a poll or a thread.
+    #[error("cannot start the udp datapath: {0}")]
+    System(#[from] io::Error),
+}
+
+/// The udp datapath at work. Dropping it stops its thread and frees its memory.
+pub struct UdpAggregator {
+    shared: Arc<Shared>,
+    jobs: Vec<(u32, u16)>,
+    waker: Waker,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    aggregator: Mutex<Aggregator>,
+    stop: AtomicBool,
+    origin: Instant,
+}
+
+impl Shared {
+    fn now(&self) -> Time {
+        Time::from_origin(self.origin.elapsed())
+    }
+}
+
+impl UdpAggregator {
+    /// Admits the jobs and listens at their aggregator's address.
+    ///
+    /// # Errors
+    /// [`UdpError`].
+    pub fn start(address: SocketAddrV4, incarnation: u32, jobs: &[Job]) -> Result<Self, UdpError> {
+        let mut aggregator = Aggregator::new(incarnation);
+        for job in jobs {
+            aggregator.admit_job(job)?;
+        }
+        let mut socket = BatchSocket::bind(address).map_err(|reason| UdpError::Bind { address, reason })?;
+        let poll = Poll::new()?;
+        socket.register(poll.registry(), SOCKET)?;
+        let waker = Waker::new(poll.registry(), STOP)?;
+        let (aggregator, origin) = (Mutex::new(aggregator), Instant::now());
+        let shared = Arc::new(Shared { aggregator, stop: AtomicBool::new(false), origin });
+        let outbox = Outbox::new(&socket, jobs[0].packet_len());
+        let thread = {
+            let shared = Arc::clone(&shared);
+            std::thread::Builder::new().name("xagg-udp".to_owned()).spawn(move || serve(&shared, socket, poll, outbox))?
+        };
+        let jobs = jobs.iter().map(|job| (job.id, job.view)).collect();
+        Ok(Self { shared, jobs, waker, thread: Some(thread) })
+    }
+
+    /// All counters and every worker's progress.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        let now = self.shared.now();
+        let aggregator = self.shared.aggregator.lock().unwrap_or_else(PoisonError::into_inner);
+        let jobs = self.jobs.iter().filter_map(|(job, view)| {
+            let workers = aggregator.progress(*job, *view).map(|progress| WorkerReport {
+                joined: progress.joined,
+                packets: progress.packets,
+                sequences: progress.sequences,
+                last_heard: progress.last_heard.map(|at| now.since(at)),
+            });
+            Some(JobReport { counters: *aggregator.counters(*job, *view)?, workers: workers.collect() })
+        });
+        Report { unassigned: *aggregator.unassigned(), jobs: jobs.collect() }
+    }
+}
+
+impl Drop for UdpAggregator {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        let _woken = self.waker.wake();
+        if let Some(thread) = self.thread.take() {
+            let _ended = thread.join();
+        }
+    }
+}
+
+/// The datapath's thread: receives, lets the twin work, sends, until told to stop.
+fn serve(shared: &Shared, mut socket: BatchSocket, mut poll: Poll, mut outbox: Outbox) {
+    let mut events = Events::with_capacity(8);
+    while !shared.stop.load(Ordering::Relaxed) {
+        match poll.poll(&mut events, Some(Duration::from_secs(1))) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => {
+                tracing::error!("the udp datapath ends: {error}");
+                return;
+            }
+            _ => {}
+        }
+        while !shared.stop.load(Ordering::Relaxed) && serve_batch(shared, &mut socket, &mut outbox) {}
+    }
+}
+
+/// One batch of packets; whether there may be more.
+fn serve_batch(shared: &Shared, socket: &mut BatchSocket, outbox: &mut Outbox) -> bool {
+    let now = shared.now();
+    let received = {
+        let mut aggregator = shared.aggregator.lock().unwrap_or_else(PoisonError::into_inner);
+        socket.receive(|source, packet| match aggregator.handle(now, source, packet) {
+            Action::Drop(_) => {}
+            Action::Reply { len } => outbox.push(source, &packet[..len]),
+            Action::Broadcast { len } => {
+                while let Some(destination) = aggregator.next_copy(&mut packet[..len]) {
+                    outbox.push(destination, &packet[..len]);
+                }
+            }
+        })
+    };
+    outbox.flush(socket);
+    match received {
+        Ok(count) => count > 0,
+        // ICMP errors about single workers say nothing about the others.
+        Err(error) => {
+            tracing::debug!("receiving: {error}");
+            true
+        }
+    }
+}
+
+/// Packets on their way out, by destination: those of the full length go out together.
+struct Outbox {
+    packet_len: usize,
+    /// How many bytes go out in one call.
+    batch_len: usize,
+    full: HashMap<SocketAddrV4, Vec<u8>>,
+    short: Vec<(SocketAddrV4, Vec<u8>)>,
+}
+
+impl Outbox {
+    fn new(socket: &BatchSocket, packet_len: usize) -> Self {
+        let batch_len = socket.segments(packet_len) * packet_len;
+        Self { packet_len, batch_len, full: HashMap::new(), short: vec![] }
+    }
+
+    fn push(&mut self, destination: SocketAddrV4, packet: &[u8]) {
+        if packet.len() == self.packet_len {
+            self.full.entry(destination).or_default().extend_from_slice(packet);
+        } else {
+            self.short.push((destination, packet.to_vec()));
+        }
+    }
+
+    fn flush(&mut self, socket: &BatchSocket) {
+        for (destination, packet) in self.short.drain(..) {
+            send(socket, destination, &packet, packet.len());
+        }
+        for (destination, packets) in &mut self.full {
+            for batch in packets.chunks(self.batch_len) {
+                send(socket, *destination, batch, self.packet_len);
+            }
+            packets.clear();
+        }
+    }
+}
+
+fn send(socket: &BatchSocket, destination: SocketAddrV4, packets: &[u8], packet_len: usize) {
+    match socket.send(destination, packets, packet_len) {
+        Ok(true) => {}
+        Ok(false) => {
+            wait_writable(socket);
+            let _lost_if_still_full = socket.send(destination, packets, packet_len);
+        }
+        Err(error) => tracing::debug!("sending to {destination}: {error}"),
+    }
+}
+
+fn wait_writable(socket: &BatchSocket) {
+    // SAFETY: the descriptor is the socket's, which outlives the borrow.
+    let descriptor = unsafe { BorrowedFd::borrow_raw(socket.as_raw_fd()) };
+    let mut polled = [PollFd::new(descriptor.as_fd(), PollFlags::POLLOUT)];
+    let _timeout_or_ready = poll(&mut polled, PollTimeout::from(SEND_PATIENCE_MILLIS));
+}

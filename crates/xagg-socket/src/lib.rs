@@ -1,0 +1,191 @@
+//! A UDP socket that sends and receives in batches: segmentation offload (GSO) one way, coalescing (GRO) and `recvmmsg` the other.
+//! Packets carry DF, and the socket never blocks. Used by the worker and by the aggregator's udp datapath.
+
+use std::io::{self, ErrorKind, IoSliceMut};
+use std::net::{SocketAddr, SocketAddrV4};
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::Duration;
+
+use nix::sys::socket::sockopt::RcvBufForce;
+use mio::{Interest, Registry, Token};
+use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSocketState};
+use socket2::SockRef;
+
+/// What is asked for as receive buffer, in bytes: results come when the last worker is ready, not when we are.
+const RECEIVE_BUFFER: usize = 8 << 20;
+/// Below this a warning is due.
+const SMALL_BUFFER: usize = 1 << 20;
+/// The most that one call hands to the network, in bytes: an IP packet's length before it is cut into segments.
+const MOST_BYTES: usize = 65_000;
+/// Room for one coalesced run of datagrams.
+const RUN: usize = 1 << 16;
+
+/// A bound, non-blocking UDP socket with room for a batch of datagrams.
+pub struct BatchSocket {
+    socket: mio::net::UdpSocket,
+    state: UdpSocketState,
+    room: Box<[u8]>,
+}
+
+impl BatchSocket {
+    /// A socket bound to this address and port.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn bind(address: SocketAddrV4) -> io::Result<Self> {
+        let socket = std::net::UdpSocket::bind(address)?;
+        let state = UdpSocketState::new((&socket).into())?;
+        set_receive_buffer(&socket);
+        let room = vec![0; RUN * BATCH_SIZE].into_boxed_slice();
+        Ok(Self { socket: mio::net::UdpSocket::from_std(socket), state, room })
+    }
+
+    /// Takes datagrams only from this peer from now on, and errors (ICMP) about it.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn connect(&self, peer: SocketAddrV4) -> io::Result<()> {
+        self.socket.connect(peer.into())
+    }
+
+    /// Registers the socket with a poll. Wake-ups are edge-triggered: receive until nothing is left.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        registry.register(&mut self.socket, token, Interest::READABLE | Interest::WRITABLE)
+    }
+
+    /// How many packets of this length go out in one call.
+    #[must_use]
+    pub fn segments(&self, packet_len: usize) -> usize {
+        self.state.max_gso_segments().min(MOST_BYTES / packet_len).max(1)
+    }
+
+    /// Sends packets of `packet_len` bytes each, which `packets` holds one after the other. `false`: the socket's buffer is
+    /// full, nothing was sent.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn send(&self, destination: SocketAddrV4, packets: &[u8], packet_len: usize) -> io::Result<bool> {
+        let transmit = Transmit {
+            destination: destination.into(),
+            ecn: None,
+            contents: packets,
+            segment_size: (packets.len() > packet_len).then_some(packet_len),
+            src_ip: None,
+        };
+        match self.state.try_send((&self.socket).into(), &transmit) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Receives one batch and hands each datagram to `handle`; how many there were. 0: nothing is left.
+    ///
+    /// # Errors
+    /// What the system says; for a connected socket also what ICMP says of the peer, such as `ConnectionRefused`.
+    pub fn receive(&mut self, mut handle: impl FnMut(SocketAddrV4, &mut [u8])) -> io::Result<usize> {
+        let mut runs: [&mut [u8]; BATCH_SIZE] = self
+            .room
+            .chunks_exact_mut(RUN)
+            .collect::<Vec<_>>()
+            .try_into()
+            .map_err(|_| io::Error::other("the room is a batch long"))?;
+        let mut metas = [RecvMeta::default(); BATCH_SIZE];
+        let received = {
+            let mut slices = runs.each_mut().map(|run| IoSliceMut::new(run));
+            match self.state.recv((&self.socket).into(), &mut slices, &mut metas) {
+                Ok(received) => received,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(0),
+                Err(error) => return Err(error),
+            }
+        };
+        let mut datagrams = 0;
+        for (run, meta) in runs.iter_mut().zip(&metas[..received]) {
+            let SocketAddr::V4(source) = meta.addr else { continue };
+            for datagram in run[..meta.len].chunks_mut(meta.stride.max(1)) {
+                handle(source, datagram);
+                datagrams += 1;
+            }
+        }
+        // A batch of empty datagrams is not the end.
+        Ok(datagrams.max(received))
+    }
+}
+
+/// How long a poll should wait for this: polls count whole milliseconds and round up, so what is due sooner than that is not
+/// waited for at all.
+#[must_use]
+pub fn poll_wait(wait: Duration) -> Duration {
+    if wait < Duration::from_millis(1) { Duration::ZERO } else { wait }
+}
+
+impl AsRawFd for BatchSocket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+}
+
+/// Asks for a large receive buffer; privileged processes get it whatever the limit.
+fn set_receive_buffer(socket: &std::net::UdpSocket) {
+    let forced = nix::sys::socket::setsockopt(socket, RcvBufForce, &RECEIVE_BUFFER);
+    let socket = SockRef::from(socket);
+    if forced.is_err() {
+        let _best_effort = socket.set_recv_buffer_size(RECEIVE_BUFFER);
+    }
+    match socket.recv_buffer_size() {
+        Ok(size) if size < SMALL_BUFFER => tracing::warn!(
+            "the kernel grants a receive buffer of {size} bytes only, so packets will be lost under load: \
+             raise it with `sysctl -w net.core.rmem_max={RECEIVE_BUFFER}`"
+        ),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn receive_all(socket: &mut BatchSocket, expected: usize) -> Vec<Vec<u8>> {
+        let mut all = vec![];
+        for _ in 0..1000 {
+            let count = socket.receive(|_, datagram| all.push(datagram.to_vec())).expect("receives");
+            if all.len() >= expected {
+                break;
+            }
+            if count == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn a_batch_arrives_as_the_packets_that_were_sent() {
+        let (from, to) = ("127.91.0.1:9001".parse().expect("address"), "127.91.0.2:9001".parse().expect("address"));
+        let sender = BatchSocket::bind(from).expect("binds");
+        let mut receiver = BatchSocket::bind(to).expect("binds");
+        let count = sender.segments(1000);
+        assert!(count > 1, "this kernel has segmentation offload");
+        let packets: Vec<u8> = (0..count).flat_map(|number| vec![number as u8; 1000]).collect();
+        assert!(sender.send(to, &packets, 1000).expect("sends"));
+        let received = receive_all(&mut receiver, count);
+        let expected: Vec<Vec<u8>> = packets.chunks(1000).map(<[u8]>::to_vec).collect();
+        assert_eq!(received, expected);
+    }
+
+    #[test]
+    fn a_closed_port_is_an_error_of_a_connected_socket() {
+        let (from, to) = ("127.91.0.3:9001".parse().expect("address"), "127.91.0.4:9001".parse().expect("address"));
+        let mut socket = BatchSocket::bind(from).expect("binds");
+        socket.connect(to).expect("connects");
+        socket.send(to, &[0; 10], 10).expect("sends");
+        let refused = (0..1000).any(|_| {
+            std::thread::sleep(Duration::from_millis(1));
+            socket.receive(|_, _| ()).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+        });
+        assert!(refused);
+    }
+}
