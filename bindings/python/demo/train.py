@@ -40,8 +40,8 @@ def parse_arguments():
     parser.add_argument("--workers", type=int, required=True)
     parser.add_argument("--rendezvous", required=True, metavar="HOST:PORT", help="where rank 0 gathers the gloo group")
     parser.add_argument("--data", type=pathlib.Path, required=True, help="the folder with the four idx files (.gz)")
-    parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--samples", type=int, default=24_000, help="training images per epoch, over all ranks")
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--samples", type=int, default=30_000, help="training images per epoch, over all ranks")
     parser.add_argument("--batch", type=int, default=256, help="images per step, over all ranks")
     parser.add_argument("--learning-rate", type=float, default=0.1, help="the peak of the schedule")
     parser.add_argument("--seed", type=int, default=1)
@@ -73,14 +73,14 @@ def load_split(folder, name):
 
 
 class Network(nn.Module):
-    """Two convolutions and two linear layers: 421,642 parameters."""
+    """Two convolutions and two linear layers: 408,298 parameters."""
 
     def __init__(self):
         super().__init__()
-        self.convolution1 = nn.Conv2d(1, 16, kernel_size=3, padding=1)
-        self.convolution2 = nn.Conv2d(16, 32, kernel_size=3, padding=1)
-        self.linear1 = nn.Linear(32 * 7 * 7, 256)
-        self.linear2 = nn.Linear(256, CLASSES)
+        self.convolution1 = nn.Conv2d(1, 8, kernel_size=3, padding=1)
+        self.convolution2 = nn.Conv2d(8, 16, kernel_size=3, padding=1)
+        self.linear1 = nn.Linear(16 * 7 * 7, 512)
+        self.linear2 = nn.Linear(512, CLASSES)
 
     def forward(self, images):
         hidden = functional.max_pool2d(functional.relu(self.convolution1(images)), 2)

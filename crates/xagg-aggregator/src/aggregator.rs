@@ -90,10 +90,10 @@ pub enum AggregatorError {
     #[error(transparent)]
     Udp(#[from] UdpError),
     /// Status queries cannot be served.
-    #[error("cannot serve status queries for port {port}: {reason}. Is another aggregator with this port running here?")]
+    #[error("cannot serve status queries for {address}: {reason}. Is another aggregator with this address running here?")]
     Status {
-        /// The aggregator's port.
-        port: u16,
+        /// The aggregator's address.
+        address: SocketAddrV4,
         /// What the system said.
         reason: std::io::Error,
     },
@@ -133,10 +133,9 @@ impl RunningAggregator {
         let shared = Arc::new(Shared { running, datapath, interface, incarnation, jobs, started });
         let server = {
             let shared = Arc::clone(&shared);
-            status::Server::start(address.port(), move || shared.status())
+            status::Server::start(address, move || shared.status())
         };
-        let port = address.port();
-        let server = server.map_err(|reason| AggregatorError::Status { port, reason })?;
+        let server = server.map_err(|reason| AggregatorError::Status { address, reason })?;
         Ok(Self { shared, _status: server })
     }
 

@@ -88,16 +88,16 @@ pub struct WorkerStatus {
 #[derive(Debug, Error)]
 pub enum QueryError {
     /// Nobody listens.
-    #[error("no aggregator with port {port} runs in this network namespace of this machine: start one with `xagg aggregator`, or name its port with --port")]
+    #[error("no aggregator at {address} runs on this machine (in this network namespace): start one with `xagg aggregator --job FILE`")]
     Nobody {
-        /// The port asked for.
-        port: u16,
+        /// The address asked for.
+        address: SocketAddrV4,
     },
     /// The connection broke or took too long.
-    #[error("the aggregator with port {port} does not answer: {reason}")]
+    #[error("the aggregator at {address} does not answer: {reason}")]
     Silent {
-        /// The port asked for.
-        port: u16,
+        /// The address asked for.
+        address: SocketAddrV4,
         /// What the system said.
         reason: io::Error,
     },
@@ -140,14 +140,25 @@ pub(crate) fn unassigned_drops(report: &Report) -> BTreeMap<String, u64> {
     drops(&report.unassigned)
 }
 
-/// Asks the aggregator with this port in this network namespace.
+/// The addresses of the aggregators that run in this network namespace.
+#[must_use]
+pub fn running() -> Vec<SocketAddrV4> {
+    let sockets = std::fs::read_to_string("/proc/thread-self/net/unix").unwrap_or_default();
+    // A listening abstract socket is shown with an @ before its name.
+    let name = |line: &str| line.split_whitespace().last()?.strip_prefix('@')?.strip_prefix(SOCKET_PREFIX)?.parse().ok();
+    let found: std::collections::BTreeSet<SocketAddrV4> = sockets.lines().filter_map(name).collect();
+    found.into_iter().collect()
+}
+
+/// Asks the aggregator at this address, which must run in this network namespace.
 ///
 /// # Errors
 /// [`QueryError`].
-pub fn query(port: u16) -> Result<Status, QueryError> {
-    let silent = |reason| QueryError::Silent { port, reason };
-    let stream = UnixStream::connect_addr(&address(port).map_err(silent)?).map_err(|error| match error.kind() {
-        io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => QueryError::Nobody { port },
+pub fn query(address: SocketAddrV4) -> Result<Status, QueryError> {
+    let silent = |reason| QueryError::Silent { address, reason };
+    let name = socket_name(address).map_err(silent)?;
+    let stream = UnixStream::connect_addr(&name).map_err(|error| match error.kind() {
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => QueryError::Nobody { address },
         _ => silent(error),
     })?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(silent)?;
@@ -156,8 +167,10 @@ pub fn query(port: u16) -> Result<Status, QueryError> {
     serde_json::from_str(&line).map_err(|error| silent(error.into()))
 }
 
-fn address(port: u16) -> io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("xagg-aggregator-{port}"))
+const SOCKET_PREFIX: &str = "xagg-aggregator-";
+
+fn socket_name(address: SocketAddrV4) -> io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("{SOCKET_PREFIX}{address}"))
 }
 
 /// Answers status queries until dropped.
@@ -168,8 +181,8 @@ pub(crate) struct Server {
 
 impl Server {
     /// Serves what `status` gives.
-    pub(crate) fn start(port: u16, status: impl Fn() -> Status + Send + 'static) -> io::Result<Self> {
-        let listener = UnixListener::bind_addr(&address(port)?)?;
+    pub(crate) fn start(address: SocketAddrV4, status: impl Fn() -> Status + Send + 'static) -> io::Result<Self> {
+        let listener = UnixListener::bind_addr(&socket_name(address)?)?;
         listener.set_nonblocking(true)?;
         let stop = Arc::new(AtomicBool::new(false));
         let thread = {

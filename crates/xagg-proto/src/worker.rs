@@ -3,7 +3,7 @@
 //! - commands: [`Worker::submit`];
 //! - what came in: [`Worker::handle_datagram`], [`Worker::handle_unreachable`], [`Worker::handle_timeout`];
 //! - what goes out: [`Worker::poll_transmit`], [`Worker::poll_timeout`], [`Worker::poll_event`];
-//! - getters: [`Worker::stats`], [`Worker::incarnation`].
+//! - getters: [`Worker::stats`], [`Worker::rank`], [`Worker::error`].
 //!
 //! The way of a gradient: `submit` appends its fragments to the stream ([`fragments`]); `poll_transmit` quantises the next one that
 //! the [`window`] lets go and the slots have room for, and notes it in the [`flight`]; receipts move it to the aggregator's
@@ -28,7 +28,7 @@ mod transmit;
 mod window;
 
 pub use error::{Heard, Missing, Phase, WorkerError};
-pub use operation::Buffer;
+pub use operation::{Buffer, Values};
 pub use stats::Stats;
 
 use flight::Flight;
@@ -264,10 +264,10 @@ impl Worker {
         }
     }
 
-    /// The aggregator's incarnation; 0 before [`Event::Joined`].
+    /// This worker's rank.
     #[must_use]
-    pub const fn incarnation(&self) -> u32 {
-        self.flow.incarnation
+    pub const fn rank(&self) -> u16 {
+        self.flow.rank
     }
 
     /// The error with which the job has failed, if it has.

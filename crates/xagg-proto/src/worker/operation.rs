@@ -1,13 +1,19 @@
 //! Operations in progress: where their values are and which fragments they are cut into.
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use xagg_wire::Operation;
 
+/// Something that owns values, or guards them.
+pub trait Values: Any + AsMut<[f32]> + Send {}
+
+impl<T: Any + AsMut<[f32]> + Send> Values for T {}
+
 /// The values of an operation, to be replaced by the result. All workers keep the source until then (WIRE W5), so one
-/// buffer serves as both.
-pub type Buffer = Box<dyn AsMut<[f32]> + Send>;
+/// buffer serves as both. It comes back as what it was: `Box<dyn Values>` coerces to `Box<dyn Any>`.
+pub type Buffer = Box<dyn Values>;
 
 /// An operation that is not complete.
 pub struct InProgress {

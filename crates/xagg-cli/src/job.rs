@@ -1,0 +1,78 @@
+//! `xagg job`: writes a job file, so that nobody has to by hand.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::net::SocketAddrV4;
+
+use anyhow::Context;
+use xagg_proto::Job;
+use xagg_wire::lanes_for_mtu;
+
+/// Print a job file with a fresh random secret
+///
+/// Give the file to the aggregator and to every worker, and to nobody else: whoever has it can speak for any worker.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  xagg job --workers 10.0.0.1:9701,10.0.0.2:9701 --aggregator 10.0.0.100:9700 --elements 25000000 > job.toml"
+)]
+pub struct Args {
+    /// Address and UDP port of every worker, in the order of their ranks
+    #[arg(long, value_name = "IP:PORT,...", value_delimiter = ',', required = true)]
+    workers: Vec<SocketAddrV4>,
+
+    /// Address and UDP port of the aggregator
+    #[arg(long, value_name = "IP:PORT")]
+    aggregator: SocketAddrV4,
+
+    /// Values (f32) in flight in one step, that is, the parameters of the model; the aggregator reserves memory for them
+    #[arg(long, value_name = "COUNT")]
+    elements: u64,
+
+    /// MTU, in bytes, of the path between workers and aggregator; up to 3498 is of use
+    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
+    mtu: usize,
+
+    /// The longest time, in seconds, that anything waits without progress
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
+    timeout: f64,
+
+    /// Number of the job; jobs on the same aggregator need different ones
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    id: u32,
+}
+
+/// Runs the sub-command.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let lanes = lanes_for_mtu(args.mtu).with_context(|| {
+        format!("an MTU of {} bytes carries no packet: the smallest is 156 bytes", args.mtu)
+    })?;
+    let text = describe(args, lanes, &hex(rand::random::<u128>()));
+    Job::parse(&text)?;
+    std::io::stdout().write_all(text.as_bytes())?;
+    Ok(())
+}
+
+fn hex(secret: u128) -> String {
+    format!("{secret:032x}")
+}
+
+fn describe(args: &Args, lanes: usize, secret: &str) -> String {
+    let mut text = format!(
+        "job = {id}\n\
+         view = 1                      # raise it to run the job again on an aggregator that goes on\n\
+         secret = \"{secret}\"\n\
+         lanes = {lanes}                   # f32 values per packet, for MTU {mtu}\n\
+         gradient_elements = {elements}\n\
+         timeout_seconds = {timeout}\n\
+         aggregator = \"{aggregator}\"\n",
+        id = args.id,
+        mtu = args.mtu,
+        elements = args.elements,
+        timeout = args.timeout,
+        aggregator = args.aggregator,
+    );
+    for (rank, address) in args.workers.iter().enumerate() {
+        let _infallible = write!(text, "\n[[worker]]\nrank = {rank}\naddress = \"{address}\"\n");
+    }
+    text
+}

@@ -1,0 +1,137 @@
+//! `xagg status`: the live counters of an aggregator.
+
+use std::fmt::Write as _;
+use std::io::{IsTerminal, Write as _};
+use std::time::Duration;
+
+use comfy_table::{CellAlignment, Table, presets};
+use indicatif::DecimalBytes;
+use xagg_aggregator::Status;
+use xagg_aggregator::status::{self, JobStatus, WorkerStatus};
+
+/// Show what an aggregator is doing
+///
+/// Asks the aggregator that runs in this network namespace of this machine: its jobs, slots, packets and drops by
+/// reason, and how far every worker has come.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  xagg status --watch")]
+pub struct Args {
+    /// The aggregator's UDP port
+    #[arg(long, default_value_t = 9700)]
+    port: u16,
+
+    /// Print JSON, one object a line
+    #[arg(long)]
+    json: bool,
+
+    /// Show it again and again, every so many seconds (1 if none are given), until Ctrl-C
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = parse_seconds)]
+    watch: Option<Duration>,
+}
+
+fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    if (0.1..=3600.0).contains(&seconds) {
+        Ok(Duration::from_secs_f64(seconds))
+    } else {
+        Err("0.1 to 3600 seconds".to_owned())
+    }
+}
+
+/// Runs the sub-command.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    const CLEAR: &str = "\x1b[H\x1b[2J";
+    let mut stdout = std::io::stdout();
+    let clear = if args.watch.is_some() && !args.json && stdout.is_terminal() { CLEAR } else { "" };
+    loop {
+        let status = status::query(args.port)?;
+        let text = if args.json { serde_json::to_string(&status)? } else { render(&status) };
+        writeln!(stdout, "{clear}{text}")?;
+        match args.watch {
+            Some(interval) => std::thread::sleep(interval),
+            None => return Ok(()),
+        }
+    }
+}
+
+fn render(status: &Status) -> String {
+    let place = status.interface.as_ref().map_or_else(String::new, |interface| format!(" on {interface}"));
+    let mut text = format!(
+        "{}{place}, {}, up {:.1} s, incarnation {:08x}\n",
+        status.datapath, status.address, status.uptime_seconds, status.incarnation
+    );
+    for (reason, count) in &status.drops {
+        let _infallible = writeln!(text, "dropped, of no job: {reason} {count}{}", hint(reason));
+    }
+    for job in &status.jobs {
+        text += &render_job(job);
+    }
+    text
+}
+
+fn render_job(job: &JobStatus) -> String {
+    let mut workers = table(["rank", "address", "joined", "packets", "fragments", "last heard"]);
+    for worker in &job.workers {
+        workers.add_row(worker_row(worker));
+    }
+    let mut counters = table(["event", "count"]);
+    for (name, count) in &job.counters {
+        counters.add_row([name, &count.to_string()]);
+    }
+    for (reason, count) in &job.drops {
+        counters.add_row([format!("dropped: {reason}"), count.to_string()]);
+    }
+    right_align(&mut workers, 2);
+    right_align(&mut counters, 1);
+    let hints: String = job
+        .drops
+        .keys()
+        .map(|reason| (reason, hint(reason)))
+        .filter(|(_, hint)| !hint.is_empty())
+        .map(|(reason, hint)| format!("{reason}{hint}\n"))
+        .collect();
+    let reserved = DecimalBytes(job.bytes_reserved);
+    format!(
+        "\njob {}, view {}: {} slots of {} lanes, {reserved}\n{workers}\n{counters}\n{hints}",
+        job.job, job.view, job.slots, job.lanes
+    )
+}
+
+fn worker_row(worker: &WorkerStatus) -> [String; 6] {
+    let heard = worker.last_heard_seconds.map_or_else(|| "never".to_owned(), |ago| format!("{ago:.1} s ago"));
+    [
+        worker.rank.to_string(),
+        worker.address.to_string(),
+        if worker.joined { "yes" } else { "no" }.to_owned(),
+        worker.packets.to_string(),
+        worker.fragments.to_string(),
+        heard,
+    ]
+}
+
+fn table<const COLUMNS: usize>(header: [&str; COLUMNS]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_header(header);
+    table
+}
+
+fn right_align(table: &mut Table, from: usize) {
+    for column in table.column_iter_mut().skip(from) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+}
+
+/// What a drop usually means, where that helps.
+fn hint(reason: &str) -> &'static str {
+    match reason {
+        "length" => {
+            ": packets of another length than the job's. Do all members have the same job file? With xdp-generic, \
+             senders other than XAgg's workers must not use segmentation offload (GSO)"
+        }
+        "job" => ": a worker has a job file with another `job` or `view`",
+        "worker" => ": packets from an address or port that the job file does not give to that rank",
+        "cookie" => ": a worker has a job file with another secret",
+        "nonce" => ": a worker was started a second time; raise `view` and start the job again",
+        _ => "",
+    }
+}

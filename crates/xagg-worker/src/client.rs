@@ -1,0 +1,140 @@
+//! One rank of a job.
+
+use std::io;
+use std::net::SocketAddrV4;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use thiserror::Error;
+use xagg_proto::worker::{Buffer, Stats, WorkerError};
+use xagg_proto::{Job, Worker};
+use xagg_socket::BatchSocket;
+use xagg_wire::Reduction;
+
+use crate::driver::{Command, Done, Driver};
+use crate::handle::Handle;
+
+/// Why a rank cannot join its job.
+#[derive(Debug, Error)]
+pub enum ClientError {
+    /// The rank's address cannot be used.
+    #[error("rank {rank} cannot use its address {address}: {reason}. {advice}")]
+    Bind {
+        /// The rank.
+        rank: u16,
+        /// Its address in the job file.
+        address: SocketAddrV4,
+        /// What the system said.
+        reason: io::Error,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// The system refuses a poll or a thread.
+    #[error("rank {rank} cannot start: {reason}")]
+    System {
+        /// The rank.
+        rank: u16,
+        /// What the system said.
+        reason: io::Error,
+    },
+    /// The aggregator does not answer, or refuses.
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
+}
+
+/// A rank that has joined its job. Can be used from several threads; operations are issued in the order of the calls, which must
+/// be the same on all ranks. Dropping it ends the membership; what is in progress fails.
+#[derive(Debug)]
+pub struct Client {
+    commands: Sender<Command>,
+    waker: Arc<mio::Waker>,
+    stats: Arc<Mutex<Stats>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Client {
+    /// Joins the job as `rank`: binds the rank's address and waits for the aggregator's answer, at most for the job's timeout.
+    ///
+    /// # Errors
+    /// [`ClientError`], each with what to do.
+    pub fn connect(job: &Job, rank: u16) -> Result<Self, ClientError> {
+        let worker = Worker::new(job, rank, rand::random())?;
+        let address = job.workers[usize::from(rank)];
+        let system = |reason| ClientError::System { rank, reason };
+        let socket = BatchSocket::bind(address).map_err(|reason| bind_error(rank, address, reason))?;
+        socket.connect(job.aggregator).map_err(system)?;
+        let (commands, inbox) = channel();
+        let (joined, answer) = channel();
+        let stats = Arc::new(Mutex::new(Stats::default()));
+        let driver = Driver::new(worker, socket, job, inbox, joined, Arc::clone(&stats)).map_err(system)?;
+        let waker = driver.waker();
+        let thread = std::thread::Builder::new()
+            .name(format!("xagg-rank-{rank}"))
+            .spawn(move || driver.run())
+            .map_err(system)?;
+        let client = Self { commands, waker, stats, thread: Some(thread) };
+        // Bounded: the worker gives up joining after the job's timeout, and a driver that dies hangs up.
+        let outcome = answer.recv().unwrap_or_else(|_| Err(driver_ended(rank)));
+        outcome.map(|()| client).map_err(ClientError::from)
+    }
+
+    /// Begins an all-reduce of the values; any number may be in progress.
+    pub fn all_reduce(&self, values: Vec<f32>, reduction: Reduction) -> Handle {
+        let (handle, done) = Handle::new();
+        self.all_reduce_with(Box::new(values), reduction, 1, done);
+        handle
+    }
+
+    /// Begins an all-reduce in place: `buffer` holds the values and then the result. `done` is called once, on the driver's
+    /// thread, with the buffer; it should be quick. `weight` is what a mean weighs this rank's values with, 1 to 65535.
+    pub fn all_reduce_with(
+        &self,
+        buffer: Buffer,
+        reduction: Reduction,
+        weight: u32,
+        done: impl FnOnce(Result<Buffer, (WorkerError, Buffer)>) + Send + 'static,
+    ) {
+        let done: Done = Box::new(done);
+        match self.commands.send(Command::AllReduce { buffer, reduction, weight, done }) {
+            Ok(()) => {
+                let _woken = self.waker.wake();
+            }
+            Err(failed) => {
+                if let Command::AllReduce { buffer, done, .. } = failed.0 {
+                    done(Err((driver_ended(0), buffer)));
+                }
+            }
+        }
+    }
+
+    /// What this rank has counted so far.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.stats.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _sent = self.commands.send(Command::Close);
+        let _woken = self.waker.wake();
+        if let Some(thread) = self.thread.take() {
+            let _ended = thread.join();
+        }
+    }
+}
+
+fn bind_error(rank: u16, address: SocketAddrV4, reason: io::Error) -> ClientError {
+    let advice = match reason.kind() {
+        io::ErrorKind::AddrInUse => "Is another process running as this rank?",
+        io::ErrorKind::AddrNotAvailable => "Start each rank on the machine that has its address, or change the address in the job file",
+        _ => "Change the address or the port in the job file",
+    };
+    ClientError::Bind { rank, address, reason, advice }
+}
+
+/// The error of operations whose driver is gone.
+pub(crate) fn driver_ended(rank: u16) -> WorkerError {
+    WorkerError::Network { rank, reason: "the client has been closed".to_owned() }
+}

@@ -1,0 +1,253 @@
+//! The thread that owns a rank's socket and state machine. It alone touches them; others send it commands.
+
+use std::collections::HashMap;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddrV4;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use mio::{Events, Poll, Token, Waker};
+use xagg_proto::worker::{Buffer, Event, Stats, WorkerError};
+use xagg_proto::{Job, Time, Worker};
+use xagg_socket::{BatchSocket, poll_wait};
+use xagg_wire::{Reduction, mtu_for_lanes};
+
+use crate::client::driver_ended;
+
+const SOCKET: Token = Token(0);
+const COMMANDS: Token = Token(1);
+/// Batches received, and sent, before the other gets its turn: receipts open the window, sending empties it.
+const BATCHES_A_TURN: usize = 4;
+/// No poll is longer, whatever the state machine says.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
+/// What is called when an operation ends.
+pub(crate) type Done = Box<dyn FnOnce(Result<Buffer, (WorkerError, Buffer)>) + Send>;
+
+/// What the driver is told.
+pub(crate) enum Command {
+    /// Begin an all-reduce.
+    AllReduce { buffer: Buffer, reduction: Reduction, weight: u32, done: Done },
+    /// Fail what is in progress and end.
+    Close,
+}
+
+/// The thread's state.
+pub(crate) struct Driver {
+    worker: Worker,
+    socket: BatchSocket,
+    aggregator: SocketAddrV4,
+    rank: u16,
+    lanes: usize,
+    packet_len: usize,
+    /// Packets in one call; 1 where the aggregator cannot take batches.
+    segments: usize,
+    poll: Poll,
+    waker: Arc<Waker>,
+    inbox: Receiver<Command>,
+    /// Told once whether the worker has joined.
+    joined: Option<Sender<Result<(), WorkerError>>>,
+    pending: HashMap<u64, Done>,
+    stats: Arc<Mutex<Stats>>,
+    /// Packets to be sent; `unsent` bytes of it could not be yet.
+    outgoing: Vec<u8>,
+    unsent: usize,
+    origin: Instant,
+    closed: bool,
+}
+
+impl Driver {
+    pub(crate) fn new(
+        worker: Worker,
+        mut socket: BatchSocket,
+        job: &Job,
+        inbox: Receiver<Command>,
+        joined: Sender<Result<(), WorkerError>>,
+        stats: Arc<Mutex<Stats>>,
+    ) -> io::Result<Self> {
+        let poll = Poll::new()?;
+        socket.register(poll.registry(), SOCKET)?;
+        let waker = Arc::new(Waker::new(poll.registry(), COMMANDS)?);
+        let packet_len = job.packet_len();
+        let segments = socket.segments(packet_len);
+        Ok(Self {
+            rank: worker.rank(),
+            worker,
+            socket,
+            aggregator: job.aggregator,
+            lanes: job.lanes,
+            packet_len,
+            segments,
+            poll,
+            waker,
+            inbox,
+            joined: Some(joined),
+            pending: HashMap::new(),
+            stats,
+            outgoing: vec![0; segments * packet_len],
+            unsent: 0,
+            origin: Instant::now(),
+            closed: false,
+        })
+    }
+
+    /// What wakes the thread after a command has been sent.
+    pub(crate) fn waker(&self) -> Arc<Waker> {
+        Arc::clone(&self.waker)
+    }
+
+    /// Works until closed.
+    pub(crate) fn run(mut self) {
+        let mut events = Events::with_capacity(8);
+        loop {
+            self.take_commands();
+            let more_to_receive = self.receive();
+            let now = self.now();
+            self.worker.handle_timeout(now);
+            let more_to_send = self.transmit();
+            self.report();
+            if self.closed {
+                return;
+            }
+            let wait = if more_to_receive || more_to_send { Duration::ZERO } else { self.wait() };
+            if let Err(error) = self.poll.poll(&mut events, Some(wait))
+                && error.kind() != ErrorKind::Interrupted
+            {
+                self.worker.handle_network_error(format!("waiting for packets: {error}"));
+            }
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time::from_origin(self.origin.elapsed())
+    }
+
+    fn wait(&mut self) -> Duration {
+        let now = self.now();
+        let due = self.worker.poll_timeout().map_or(LONGEST_WAIT, |at| at.since(now));
+        poll_wait(due.min(LONGEST_WAIT))
+    }
+
+    fn take_commands(&mut self) {
+        loop {
+            match self.inbox.try_recv() {
+                Ok(Command::AllReduce { buffer, reduction, weight, done }) => {
+                    let now = self.now();
+                    match self.worker.submit(now, buffer, reduction, weight) {
+                        Ok(operation) => drop(self.pending.insert(operation, done)),
+                        Err(failed) => done(Err(failed)),
+                    }
+                }
+                Err(TryRecvError::Empty) => return,
+                Ok(Command::Close) | Err(TryRecvError::Disconnected) => {
+                    self.closed = true;
+                    let WorkerError::Network { reason, .. } = driver_ended(self.rank) else { return };
+                    return self.worker.handle_network_error(reason);
+                }
+            }
+        }
+    }
+
+    /// Receives a few batches; whether there may be more.
+    fn receive(&mut self) -> bool {
+        for _ in 0..BATCHES_A_TURN {
+            let now = self.now();
+            let worker = &mut self.worker;
+            match self.socket.receive(|_, datagram| worker.handle_datagram(now, datagram)) {
+                Ok(0) => return false,
+                Ok(_) => {}
+                Err(error) => self.handle_error(&error),
+            }
+        }
+        true
+    }
+
+    /// Sends a few batches; whether there may be more.
+    fn transmit(&mut self) -> bool {
+        for _ in 0..BATCHES_A_TURN {
+            if self.unsent == 0 {
+                self.unsent = self.fill();
+            }
+            if self.unsent == 0 {
+                return false;
+            }
+            match self.socket.send(self.aggregator, &self.outgoing[..self.unsent], self.packet_len) {
+                Ok(true) => self.unsent = 0,
+                // The poll tells when there is room again.
+                Ok(false) => return false,
+                Err(error) => {
+                    self.unsent = 0;
+                    self.handle_error(&error);
+                }
+            }
+        }
+        true
+    }
+
+    /// Fills the outgoing buffer with packets that may go now; how many bytes.
+    fn fill(&mut self) -> usize {
+        let now = self.now();
+        let mut filled = 0;
+        for packet in self.outgoing.chunks_exact_mut(self.packet_len).take(self.segments) {
+            let Some(len) = self.worker.poll_transmit(now, packet) else { break };
+            filled += len;
+        }
+        filled
+    }
+
+    /// Hands what has happened to whoever waits for it.
+    fn report(&mut self) {
+        *self.stats.lock().unwrap_or_else(PoisonError::into_inner) = self.worker.stats();
+        while let Some(event) = self.worker.poll_event() {
+            match event {
+                Event::Joined { no_gso } => {
+                    if no_gso {
+                        self.segments = 1;
+                    }
+                    self.answer_join(Ok(()));
+                }
+                Event::Complete { operation, buffer } => self.finish(operation, Ok(buffer)),
+                Event::Failed { operation, error, buffer } => self.finish(operation, Err((error, buffer))),
+            }
+        }
+        if let Some(error) = self.worker.error().cloned() {
+            self.answer_join(Err(error));
+        }
+    }
+
+    fn answer_join(&mut self, outcome: Result<(), WorkerError>) {
+        if let Some(joined) = self.joined.take() {
+            // Nobody listens any more if the client was dropped meanwhile.
+            let _heard = joined.send(outcome);
+        }
+    }
+
+    fn finish(&mut self, operation: u64, outcome: Result<Buffer, (WorkerError, Buffer)>) {
+        if let Some(done) = self.pending.remove(&operation) {
+            done(outcome);
+        }
+    }
+
+    fn handle_error(&mut self, error: &io::Error) {
+        let now = self.now();
+        match error.kind() {
+            ErrorKind::ConnectionRefused => self.worker.handle_unreachable(now),
+            // A full queue on the way out is loss like any other.
+            ErrorKind::Interrupted | ErrorKind::OutOfMemory => {}
+            _ if error.raw_os_error() == Some(libc::ENOBUFS) => {}
+            _ if error.raw_os_error() == Some(libc::EMSGSIZE) => {
+                let needed = mtu_for_lanes(self.lanes);
+                self.worker.handle_network_error(format!(
+                    "lanes = {} need an MTU of {needed} bytes on the whole path to {}, which is smaller: raise it on all \
+                     machines, or lower `lanes` in the job file (352 fits MTU 1500)",
+                    self.lanes, self.aggregator
+                ));
+            }
+            _ => self.worker.handle_network_error(format!(
+                "the network refuses packets to {}: {error}. Is the address in the job file right, and is there a route to it?",
+                self.aggregator
+            )),
+        }
+    }
+}

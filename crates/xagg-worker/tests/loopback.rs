@@ -1,0 +1,234 @@
+//! Real workers, a real aggregator on the udp datapath, real sockets on loopback. No privileges.
+
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use xagg_aggregator::{Datapath, Options, RunningAggregator};
+use xagg_worker::{Client, ClientError, Job, Reduction, WorkerError};
+
+/// A job on addresses of 127/8 that no other test uses.
+fn job(workers: usize, lanes: usize, slots: u32, timeout: f64) -> Job {
+    static NETWORKS: AtomicU32 = AtomicU32::new(0);
+    let network = std::process::id() * 64 + NETWORKS.fetch_add(1, Ordering::Relaxed);
+    let (high, low) = (64 + network / 256 % 128, network % 256);
+    let mut text = format!(
+        "job = 1\nsecret = \"a secret for tests on loopback\"\nlanes = {lanes}\nslots = {slots}\n\
+         timeout_seconds = {timeout:.3}\naggregator = \"127.{high}.{low}.1:9700\"\n"
+    );
+    for rank in 0..workers {
+        text += &format!("[[worker]]\nrank = {rank}\naddress = \"127.{high}.{low}.{}:9701\"\n", rank + 2);
+    }
+    Job::parse(&text).expect("valid")
+}
+
+/// An aggregator on the udp datapath. The status socket's name has the port only, so aggregators in one namespace need
+/// ports of their own; tests take no status.
+fn aggregator(job: &Job) -> RunningAggregator {
+    let options = Options { datapath: Some(Datapath::Udp), interface: None };
+    RunningAggregator::start(std::slice::from_ref(job), &options).expect("starts")
+}
+
+/// Runs `body` as every rank, each on a thread of its own.
+fn as_every_rank<T: Send>(job: &Job, body: impl Fn(u16, Client) -> T + Sync) -> Vec<T> {
+    thread::scope(|scope| {
+        let ranks: Vec<_> = (0..job.worker_count())
+            .map(|rank| {
+                let body = &body;
+                scope.spawn(move || body(rank, Client::connect(job, rank).expect("joins")))
+            })
+            .collect();
+        ranks.into_iter().map(|rank| rank.join().expect("no panic")).collect()
+    })
+}
+
+/// Integers that every rank can compute for every rank, small enough that their sum is exact in f32.
+fn values(rank: u16, length: usize) -> Vec<f32> {
+    let value = |index: usize| ((index * 31 + usize::from(rank) * 17) % 2001) as i32 - 1000;
+    (0..length).map(|index| value(index) as f32).collect()
+}
+
+fn exact_sum(workers: u16, length: usize) -> Vec<f32> {
+    let mut sum = vec![0.0; length];
+    for rank in 0..workers {
+        for (sum, value) in sum.iter_mut().zip(values(rank, length)) {
+            *sum += value;
+        }
+    }
+    sum
+}
+
+fn check_exact(workers: usize, lanes: usize, slots: u32, lengths: &[usize]) {
+    let job = job(workers, lanes, slots, 20.0);
+    let _aggregator = aggregator(&job);
+    as_every_rank(&job, |rank, client| {
+        let handles: Vec<_> =
+            lengths.iter().map(|length| client.all_reduce(values(rank, *length), Reduction::Sum)).collect();
+        for (handle, length) in handles.into_iter().zip(lengths) {
+            let result = handle.wait().unwrap_or_else(|error| panic!("{error}"));
+            assert!(result == exact_sum(job.worker_count(), *length), "rank {rank}, length {length}");
+        }
+    });
+}
+
+#[test]
+fn sums_are_exact_for_several_numbers_of_workers() {
+    for workers in [1, 2, 3, 4, 8] {
+        check_exact(workers, 352, 2000, &[1, 351, 352, 353, 100_000]);
+    }
+}
+
+#[test]
+fn sums_are_exact_with_large_packets() {
+    check_exact(4, 848, 2000, &[500_000]);
+}
+
+#[test]
+fn sums_are_exact_with_very_few_slots() {
+    check_exact(3, 16, 1, &[100, 16, 33]);
+    check_exact(4, 352, 8, &[200_000, 352]);
+}
+
+#[test]
+fn many_operations_are_in_flight_at_once() {
+    check_exact(4, 352, 4000, &[1000; 200]);
+}
+
+#[test]
+fn a_handle_can_be_awaited_and_polled() {
+    let job = job(1, 16, 8, 5.0);
+    let _aggregator = aggregator(&job);
+    let client = Client::connect(&job, 0).expect("joins");
+    let handle = client.all_reduce(vec![2.0; 5], Reduction::Mean);
+    let Ok(outcome) = handle.wait_timeout(Duration::from_secs(5)) else { panic!("still not done") };
+    assert_eq!(outcome, Ok(vec![2.0; 5]));
+    assert_eq!(client.stats().operations, 1);
+}
+
+#[test]
+fn without_an_aggregator_joining_fails_within_the_timeout_and_says_what_to_check() {
+    let job = job(1, 16, 8, 0.5);
+    let start = Instant::now();
+    let error = Client::connect(&job, 0).expect_err("nobody there").to_string();
+    assert!(start.elapsed() < Duration::from_secs(3));
+    assert!(error.contains("no answer") && error.contains("HELLO") && error.contains("same job file"), "{error}");
+}
+
+#[test]
+fn an_address_of_another_machine_and_one_in_use_are_told_apart() {
+    let mut elsewhere = job(1, 16, 8, 0.5);
+    elsewhere.workers[0] = "192.0.2.1:9701".parse().expect("address");
+    let error = Client::connect(&elsewhere, 0).expect_err("not ours").to_string();
+    assert!(error.contains("Start each rank on the machine that has its address"), "{error}");
+
+    let taken = job(1, 16, 8, 0.5);
+    let _holder = UdpSocket::bind(taken.workers[0]).expect("binds");
+    let error = Client::connect(&taken, 0).expect_err("in use").to_string();
+    assert!(error.contains("another process running as this rank"), "{error}");
+}
+
+#[test]
+fn a_restarted_worker_is_refused() {
+    let job = job(1, 16, 8, 2.0);
+    let _aggregator = aggregator(&job);
+    drop(Client::connect(&job, 0).expect("joins"));
+    let error = Client::connect(&job, 0).expect_err("has joined already").to_string();
+    assert!(error.contains("joined the job already") && error.contains("raise `view`"), "{error}");
+}
+
+#[test]
+fn a_job_file_with_another_shape_is_refused() {
+    let job = job(1, 16, 8, 2.0);
+    let _aggregator = aggregator(&job);
+    let mut other = job.clone();
+    other.slots = 9;
+    let error = Client::connect(&other, 0).expect_err("another number of slots").to_string();
+    assert!(error.contains("another number of slots"), "{error}");
+}
+
+#[test]
+fn different_lengths_are_an_error_with_both_signatures_on_both_ranks() {
+    let job = job(2, 16, 8, 5.0);
+    let _aggregator = aggregator(&job);
+    let errors = as_every_rank(&job, |rank, client| {
+        let values = vec![1.0; 100 + usize::from(rank)];
+        client.all_reduce(values, Reduction::Sum).wait().expect_err("must fail")
+    });
+    let mut signatures = vec![];
+    for error in &errors {
+        let WorkerError::Mismatch { first_signature, other_signature, own_signature, .. } = error else {
+            panic!("{error}")
+        };
+        let text = error.to_string();
+        assert!(text.contains(&format!("{first_signature:08x}")), "{text}");
+        assert!(text.contains(&format!("{other_signature:08x}")), "{text}");
+        signatures.push(*own_signature);
+    }
+    assert_ne!(signatures[0], signatures[1]);
+}
+
+#[test]
+fn a_rank_that_never_arrives_is_named() {
+    let job = job(3, 16, 8, 1.0);
+    let _aggregator = aggregator(&job);
+    let start = Instant::now();
+    let rank = |rank| {
+        let client = Client::connect(&job, rank).expect("joins");
+        client.all_reduce(vec![1.0; 100], Reduction::Sum).wait().expect_err("rank 2 is missing").to_string()
+    };
+    let errors = thread::scope(|scope| [0, 1].map(|id| scope.spawn(move || rank(id))).map(|rank| rank.join()));
+    assert!(start.elapsed() < Duration::from_secs(4));
+    for (id, error) in errors.into_iter().enumerate() {
+        let error = error.expect("no panic");
+        let parts = [format!("rank {id}"), "operation 0".to_owned(), "waiting for results".to_owned()];
+        assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+        assert!(error.contains("the contribution of rank 2 is missing"), "{error}");
+    }
+}
+
+#[test]
+fn the_end_of_the_aggregator_ends_operations_within_the_timeout() {
+    let job = job(2, 16, 8, 2.0);
+    let running = aggregator(&job);
+    let client = Client::connect(&job, 0).expect("joins");
+    let handle = client.all_reduce(vec![1.0; 100], Reduction::Sum);
+    thread::sleep(Duration::from_millis(200));
+    drop(running);
+    let start = Instant::now();
+    let error = handle.wait().expect_err("the aggregator is gone").to_string();
+    assert!(start.elapsed() < Duration::from_secs(4));
+    assert!(error.contains("rank 0, operation 0") && error.contains("phase:"), "{error}");
+}
+
+#[test]
+fn a_restarted_aggregator_is_noticed() {
+    let job = job(2, 16, 8, 5.0);
+    let running = aggregator(&job);
+    let client = Client::connect(&job, 0).expect("joins");
+    drop(running);
+    let _again = aggregator(&job);
+    let error = client.all_reduce(vec![1.0; 100], Reduction::Sum).wait().expect_err("another life").to_string();
+    assert!(error.contains("has been started again"), "{error}");
+}
+
+#[test]
+fn closing_a_client_fails_what_is_in_progress() {
+    let job = job(2, 16, 8, 30.0);
+    let _aggregator = aggregator(&job);
+    let client = Client::connect(&job, 0).expect("joins");
+    let handle = client.all_reduce(vec![1.0; 100], Reduction::Sum);
+    drop(client);
+    let error = handle.wait().expect_err("closed").to_string();
+    assert!(error.contains("has been closed"), "{error}");
+}
+
+#[test]
+fn an_empty_tensor_is_refused() {
+    let job = job(1, 16, 8, 5.0);
+    let _aggregator = aggregator(&job);
+    let client = Client::connect(&job, 0).expect("joins");
+    assert_eq!(client.all_reduce(vec![], Reduction::Sum).wait(), Err(WorkerError::Empty));
+    let Err(ClientError::Worker(error)) = Client::connect(&job, 7) else { panic!("rank 7 of 1") };
+    assert_eq!(error.to_string(), "rank 7 is not in the job: its ranks are 0 to 0");
+}
