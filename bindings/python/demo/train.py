@@ -42,14 +42,14 @@ def parse_arguments():
     parser.add_argument("--data", type=pathlib.Path, required=True, help="the folder with the four idx files (.gz)")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--samples", type=int, default=30_000, help="training images per epoch, over all ranks")
-    parser.add_argument("--batch", type=int, default=256, help="images per step, over all ranks")
+    parser.add_argument("--batch", type=int, default=256, help="images per step, over all ranks, rounded down to equal parts")
     parser.add_argument("--learning-rate", type=float, default=0.1, help="the peak of the schedule")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     if arguments.backend == "xagg" and arguments.job is None:
         parser.error("--backend xagg needs --job FILE")
-    if arguments.batch % arguments.workers != 0:
-        parser.error(f"--batch {arguments.batch} is not a multiple of --workers {arguments.workers}")
+    if arguments.batch < arguments.workers:
+        parser.error(f"--batch {arguments.batch} is less than one image for each of {arguments.workers} workers")
     return arguments
 
 
@@ -65,11 +65,15 @@ def read_idx(path):
 
 
 def load_split(folder, name):
-    """Images as f32 [count, 1, 28, 28], about zero mean and unit variance, and labels as i64 [count]."""
+    """Images as u8 [count, 1, 28, 28] and labels as i64 [count]."""
     images = read_idx(folder / f"{name}-images-idx3-ubyte.gz")
     labels = read_idx(folder / f"{name}-labels-idx1-ubyte.gz")
-    images = torch.from_numpy(images.astype(numpy.float32)).unsqueeze(1)
-    return images.div_(255).sub_(0.286).div_(0.353), torch.from_numpy(labels.astype(numpy.int64))
+    return torch.from_numpy(images.copy()).unsqueeze(1), torch.from_numpy(labels.astype(numpy.int64))
+
+
+def normalise(images):
+    """The same as f32, with about zero mean and unit variance over the training set."""
+    return images.float().div_(255).sub_(0.286).div_(0.353)
 
 
 class Network(nn.Module):
@@ -150,7 +154,8 @@ class Trainer:
         self.model = model
         self.images, self.labels = load_split(arguments.data, "train")
         self.test_images, self.test_labels = load_split(arguments.data, "t10k")
-        self.steps_per_epoch = min(arguments.samples, len(self.labels)) // arguments.batch
+        self.part = arguments.batch // arguments.workers
+        self.steps_per_epoch = min(arguments.samples, len(self.labels)) // (self.part * arguments.workers)
         self.optimizer = torch.optim.SGD(model.parameters(), lr=arguments.learning_rate, momentum=0.9, weight_decay=1e-4)
         # Ends near zero, so that the last epochs settle and both runs end at comparable parameters.
         self.schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -166,11 +171,10 @@ class Trainer:
         """This rank's part of every batch of an epoch, in an order that only the seed and the epoch decide."""
         generator = torch.Generator().manual_seed(self.arguments.seed * 1_000 + epoch)
         order = torch.randperm(len(self.labels), generator=generator)
-        part = self.arguments.batch // self.arguments.workers
         for step in range(self.steps_per_epoch):
-            begin = step * self.arguments.batch + self.arguments.rank * part
-            chosen = order[begin : begin + part]
-            yield step, self.images[chosen], self.labels[chosen]
+            begin = (step * self.arguments.workers + self.arguments.rank) * self.part
+            chosen = order[begin : begin + self.part]
+            yield step, normalise(self.images[chosen]), self.labels[chosen]
 
     def train_step(self, images, labels):
         began = time.perf_counter()
@@ -188,7 +192,7 @@ class Trainer:
         mine = slice(self.arguments.rank, None, self.arguments.workers)
         self.model.eval()
         with torch.no_grad():
-            scores = [self.model.module(images) for images in self.test_images[mine].split(500)]
+            scores = [self.model.module(normalise(images)) for images in self.test_images[mine].split(500)]
         self.model.train()
         return (torch.cat(scores).argmax(1) == self.test_labels[mine]).sum().item()
 

@@ -1,1 +1,111 @@
-//! Network namespaces for tests.
+//! Network namespaces for tests, demo and benchmarks: workers, aggregators and a switch between them, on one machine.
+//!
+//! Every node is a namespace with one interface, `eth0`, which is one end of a veth pair; the other end is a port of a
+//! Linux bridge in the switch's namespace. Links can be given a rate in both directions and lose packets. Needs root, and `ip`,
+//! `tc`, `ethtool` and `nft`.
+//!
+//! What is particular about veth and XDP: frames that a program sends out of a veth arrive only if the other end has NAPI,
+//! which GRO gives it; and they bypass the queueing discipline, so an aggregator's rate is limited at the switch's port.
+
+mod builder;
+mod link;
+mod namespace;
+mod process;
+mod rate;
+mod root;
+mod shell;
+
+use std::net::Ipv4Addr;
+
+pub use builder::Builder;
+pub use link::Counters;
+pub use namespace::Node;
+pub use process::{Finished, Process};
+pub use rate::Rate;
+pub use root::{is_root, skip_unless_root};
+pub use shell::ShellError;
+
+use shell::run;
+
+/// Every name of a namespace of ours begins with this, then comes the process that made it.
+const PREFIX: &str = "xagg-";
+
+/// A set of namespaces; dropping it removes them, and with them all links, rates and rules.
+#[derive(Debug)]
+pub struct Testbed {
+    switch: Node,
+    workers: Vec<Node>,
+    aggregators: Vec<Node>,
+}
+
+impl Testbed {
+    /// What is to be made.
+    #[must_use]
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// The node of a rank.
+    #[must_use]
+    pub fn worker(&self, rank: usize) -> &Node {
+        &self.workers[rank]
+    }
+
+    /// All workers' nodes, by rank.
+    #[must_use]
+    pub fn workers(&self) -> &[Node] {
+        &self.workers
+    }
+
+    /// An aggregator's node.
+    #[must_use]
+    pub fn aggregator(&self, index: usize) -> &Node {
+        &self.aggregators[index]
+    }
+
+    /// Loses packets at random on a node's link: so many of 1000 on their way to the node, and from it. 0 stops it.
+    ///
+    /// # Errors
+    /// What `nft` says.
+    pub fn set_loss(&self, node: &Node, to_permille: u32, from_permille: u32) -> Result<(), ShellError> {
+        link::set_loss(&self.switch, node, to_permille, from_permille)
+    }
+
+    /// Takes a node's link down.
+    ///
+    /// # Errors
+    /// What `ip` says.
+    pub fn link_down(&self, node: &Node) -> Result<(), ShellError> {
+        run("ip", &["-n", self.switch.name(), "link", "set", node.port(), "down"])
+    }
+
+    /// Takes a node's link up again.
+    ///
+    /// # Errors
+    /// What `ip` says.
+    pub fn link_up(&self, node: &Node) -> Result<(), ShellError> {
+        run("ip", &["-n", self.switch.name(), "link", "set", node.port(), "up"])
+    }
+
+    /// Removes what processes have left that did not live to remove it.
+    pub fn remove_stale() {
+        for name in namespace::existing() {
+            let creator = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
+            if creator.is_some_and(|pid| !std::path::Path::new(&format!("/proc/{pid}")).exists()) {
+                let _gone_already = run("ip", &["netns", "delete", &name]);
+            }
+        }
+    }
+}
+
+/// The address of a rank's node, also where nothing of the kind has been made yet.
+#[must_use]
+pub fn worker_address(rank: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 77, (rank / 250) as u8, (rank % 250 + 1) as u8)
+}
+
+/// The address of an aggregator's node.
+#[must_use]
+pub fn aggregator_address(index: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 77, 100, (index + 1) as u8)
+}

@@ -1,0 +1,122 @@
+//! Making a testbed.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::link::{self, Properties};
+use crate::namespace::Node;
+use crate::rate::Rate;
+use crate::shell::{ShellError, run, run_with_input};
+use crate::{PREFIX, Testbed, aggregator_address, worker_address};
+
+const BRIDGE: &str = "br0";
+
+/// What a testbed is to be. Without a rate, links are as fast as the machine.
+#[derive(Clone, Debug)]
+pub struct Builder {
+    workers: usize,
+    aggregators: usize,
+    mtu: usize,
+    offloads: bool,
+    rate: Option<Rate>,
+    worker_rates: BTreeMap<usize, Rate>,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self { workers: 4, aggregators: 1, mtu: 1500, offloads: true, rate: None, worker_rates: BTreeMap::new() }
+    }
+}
+
+impl Builder {
+    /// So many workers; 4 if not said.
+    #[must_use]
+    pub const fn workers(mut self, workers: usize) -> Self {
+        self.workers = workers;
+        self
+    }
+
+    /// So many aggregators; 1 if not said.
+    #[must_use]
+    pub const fn aggregators(mut self, aggregators: usize) -> Self {
+        self.aggregators = aggregators;
+        self
+    }
+
+    /// The MTU of all links, in bytes; 1500 if not said.
+    #[must_use]
+    pub const fn mtu(mut self, mtu: usize) -> Self {
+        self.mtu = mtu;
+        self
+    }
+
+    /// Whether frames may be longer than the MTU until they are received, as no wire carries them but veth does; `true` if
+    /// not said.
+    #[must_use]
+    pub const fn offloads(mut self, offloads: bool) -> Self {
+        self.offloads = offloads;
+        self
+    }
+
+    /// The rate of all links, in both directions.
+    #[must_use]
+    pub const fn rate(mut self, rate: Rate) -> Self {
+        self.rate = Some(rate);
+        self
+    }
+
+    /// The rate of one worker's link.
+    #[must_use]
+    pub fn worker_rate(mut self, rank: usize, rate: Rate) -> Self {
+        self.worker_rates.insert(rank, rate);
+        self
+    }
+
+    /// Makes it. What has been made when something fails is removed.
+    ///
+    /// # Errors
+    /// What the system's tools say.
+    pub fn build(&self) -> Result<Testbed, ShellError> {
+        static TESTBEDS: AtomicU32 = AtomicU32::new(0);
+        Testbed::remove_stale();
+        let id = format!("{PREFIX}{}-{}", std::process::id(), TESTBEDS.fetch_add(1, Ordering::Relaxed));
+        let switch = Node::create(format!("{id}-sw"), std::net::Ipv4Addr::UNSPECIFIED, String::new())?;
+        let bridge = format!("link add {BRIDGE} mtu {} type bridge\nlink set {BRIDGE} up\n", self.mtu);
+        run_with_input("ip", &["-n", switch.name(), "-batch", "-"], &bridge)?;
+        let mut bed = Testbed { switch, workers: vec![], aggregators: vec![] };
+        for rank in 0..self.workers {
+            let node = Node::create(format!("{id}-w{rank}"), worker_address(rank), format!("w{rank}"))?;
+            bed.workers.push(node);
+            self.connect_worker(&bed, rank)?;
+        }
+        for index in 0..self.aggregators {
+            let node = Node::create(format!("{id}-a{index}"), aggregator_address(index), format!("a{index}"))?;
+            bed.aggregators.push(node);
+            self.connect_aggregator(&bed, index)?;
+        }
+        Ok(bed)
+    }
+
+    fn connect_worker(&self, bed: &Testbed, rank: usize) -> Result<(), ShellError> {
+        let node = &bed.workers[rank];
+        let properties = Properties { mtu: self.mtu, offloads: self.offloads, queues: 1 };
+        link::connect(&bed.switch, node, BRIDGE, properties)?;
+        match self.worker_rates.get(&rank).copied().or(self.rate) {
+            Some(rate) => link::limit_worker(&bed.switch, node, rate),
+            None => Ok(()),
+        }
+    }
+
+    fn connect_aggregator(&self, bed: &Testbed, index: usize) -> Result<(), ShellError> {
+        let node = &bed.aggregators[index];
+        let queues = std::thread::available_parallelism().map_or(1, usize::from).min(16);
+        let properties = Properties { mtu: self.mtu, offloads: self.offloads, queues };
+        link::connect(&bed.switch, node, BRIDGE, properties)?;
+        link::spread_queues(&bed.switch, node, queues)?;
+        if let Some(rate) = self.rate {
+            link::limit_aggregator(&bed.switch, node, rate)?;
+        }
+        // The bridge learns where the node is before any worker asks.
+        run("ip", &["-n", node.name(), "link", "set", "dev", Node::INTERFACE, "up"])
+    }
+}

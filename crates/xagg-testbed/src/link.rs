@@ -1,0 +1,134 @@
+//! Links: veth pairs between nodes and the switch, their offloads, rates and losses.
+
+use crate::namespace::Node;
+use crate::rate::Rate;
+use crate::shell::{ShellError, output, run, run_with_input};
+
+/// What every link is made with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Properties {
+    pub mtu: usize,
+    pub offloads: bool,
+    /// Both ends have as many queues, in both directions.
+    pub queues: usize,
+}
+
+/// Packets of a node's interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Received.
+    pub received: u64,
+    /// Sent.
+    pub sent: u64,
+    /// Dropped on the way in.
+    pub receive_drops: u64,
+}
+
+/// Connects a node to the switch's bridge.
+pub(crate) fn connect(switch: &Node, node: &Node, bridge: &str, properties: Properties) -> Result<(), ShellError> {
+    let (mtu, queues) = (properties.mtu, properties.queues);
+    let (port, interface) = (node.port(), Node::INTERFACE);
+    let queues = format!("numtxqueues {queues} numrxqueues {queues}");
+    let link = format!(
+        "link add {port} mtu {mtu} {queues} type veth peer name {interface} mtu {mtu} {queues} netns {}\n\
+         link set {port} master {bridge} up\n",
+        node.name()
+    );
+    run_with_input("ip", &["-n", switch.name(), "-batch", "-"], &link)?;
+    let ends = format!("addr add {}/16 dev {interface}\nlink set {interface} up\n", node.address());
+    run_with_input("ip", &["-n", node.name(), "-batch", "-"], &ends)?;
+    set_offloads(switch, node, properties)
+}
+
+/// GRO stays on at the switch's end whatever the offloads: it gives that end NAPI, without which frames that an XDP program
+/// sends out of the node's end are dropped.
+fn set_offloads(switch: &Node, node: &Node, properties: Properties) -> Result<(), ShellError> {
+    let ethtool = |node: &Node, device: &str, settings: &[&str]| {
+        let arguments = [&["netns", "exec", node.name(), "ethtool", "-K", device], settings].concat();
+        run("ip", &arguments)
+    };
+    if properties.offloads {
+        ethtool(switch, node.port(), &["gro", "on", "rx-udp-gro-forwarding", "on"])
+    } else {
+        ethtool(switch, node.port(), &["tso", "off", "gso", "off", "gro", "on"])?;
+        ethtool(node, Node::INTERFACE, &["tso", "off", "gso", "off", "gro", "off"])
+    }
+}
+
+/// One sending CPU for each queue towards the node, else two senders overrun one queue.
+pub(crate) fn spread_queues(switch: &Node, node: &Node, queues: usize) -> Result<(), ShellError> {
+    for queue in 0..queues {
+        let path = format!("/sys/class/net/{}/queues/tx-{queue}/xps_cpus", node.port());
+        let command = format!("echo {:x} > {path}", 1_u64 << queue);
+        // `ip netns exec` mounts the namespace's own sysfs.
+        run("ip", &["netns", "exec", switch.name(), "sh", "-c", &command])?;
+    }
+    Ok(())
+}
+
+/// Limits a worker's link in both directions: each end limits what it sends, so the sender feels it at once.
+pub(crate) fn limit_worker(switch: &Node, node: &Node, rate: Rate) -> Result<(), ShellError> {
+    add_bucket(switch, node.port(), rate)?;
+    add_bucket(node, Node::INTERFACE, rate)
+}
+
+/// Limits an aggregator's link. What an XDP program sends bypasses the queueing discipline of its own end, so the switch's
+/// end limits both directions: what comes in goes through an intermediate device with a bucket.
+pub(crate) fn limit_aggregator(switch: &Node, node: &Node, rate: Rate) -> Result<(), ShellError> {
+    let (port, intermediate) = (node.port(), format!("i{}", node.port()));
+    add_bucket(switch, port, rate)?;
+    let setup = format!("link add {intermediate} type ifb\nlink set {intermediate} up\n");
+    run_with_input("ip", &["-n", switch.name(), "-batch", "-"], &setup)?;
+    add_bucket(switch, &intermediate, rate)?;
+    let redirect = format!(
+        "qdisc add dev {port} handle ffff: ingress\n\
+         filter add dev {port} parent ffff: protocol all u32 match u32 0 0 action mirred egress redirect dev {intermediate}\n"
+    );
+    run_with_input("tc", &["-n", switch.name(), "-batch", "-"], &redirect)
+}
+
+fn add_bucket(node: &Node, device: &str, rate: Rate) -> Result<(), ShellError> {
+    // A token bucket refills once a timer tick at worst (4 ms): it must hold what passes in that time.
+    let burst = (rate.bits_per_second() / 8 / 200).max(20_000).to_string();
+    let rate = rate.to_string();
+    let bucket = ["qdisc", "add", "dev", device, "root", "tbf", "rate", &rate, "burst", &burst, "latency", "25ms"];
+    run("tc", &[&["-n", node.name()], bucket.as_slice()].concat())
+}
+
+/// Replaces the rules that lose packets on a node's link.
+pub(crate) fn set_loss(switch: &Node, node: &Node, to_permille: u32, from_permille: u32) -> Result<(), ShellError> {
+    let port = node.port();
+    let chain = |hook: &str, permille: u32| {
+        format!(
+            "chain {hook} {{ type filter hook {hook} device \"{port}\" priority 0\n\
+             numgen random mod 1000 < {permille} drop\n}}\n"
+        )
+    };
+    let rules = format!(
+        "table netdev {port} {{}}\ndelete table netdev {port}\ntable netdev {port} {{\n{}{}}}\n",
+        chain("egress", to_permille),
+        chain("ingress", from_permille)
+    );
+    run_with_input("ip", &["netns", "exec", switch.name(), "nft", "-f", "-"], &rules)
+}
+
+impl Node {
+    /// What the node's interface has counted.
+    ///
+    /// # Errors
+    /// What `ip` says.
+    pub fn counters(&self) -> Result<Counters, ShellError> {
+        let text = output("ip", &["-n", self.name(), "-s", "link", "show", "dev", Self::INTERFACE])?;
+        let numbers = |line: Option<&str>| -> Vec<u64> {
+            line.unwrap_or("").split_whitespace().filter_map(|word| word.parse().ok()).collect()
+        };
+        let mut lines = text.lines();
+        let mut after = |word: &str| {
+            lines.by_ref().find(|line| line.trim_start().starts_with(word));
+            numbers(lines.next())
+        };
+        let (received, sent) = (after("RX:"), after("TX:"));
+        let at = |numbers: &[u64], index: usize| numbers.get(index).copied().unwrap_or(0);
+        Ok(Counters { received: at(&received, 1), sent: at(&sent, 1), receive_drops: at(&received, 3) })
+    }
+}
