@@ -19,7 +19,9 @@ pub fn run() -> Result<()> {
     let clippy = ["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"];
     steps.run("clippy", || shell::run(&mut shell::cargo(&clippy)));
     let documentation = ["doc", "--workspace", "--no-deps"];
-    steps.run("documentation", || shell::run(shell::cargo(&documentation).env("RUSTDOCFLAGS", "--deny warnings")));
+    steps.run("documentation", || {
+        shell::run(shell::cargo(&documentation).env("RUSTDOCFLAGS", "--deny warnings"))
+    });
     if shell::exists("cargo-deny") {
         steps.run("licences and advisories", || shell::run(&mut shell::cargo(&["deny", "check"])));
     } else {

@@ -61,7 +61,8 @@ fn processes(built: &Path) -> Vec<String> {
     let ours = |pid: &str| {
         let executable = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
         let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let is_ours = executable.starts_with(built) || command.split('\0').any(|word| Path::new(word).starts_with(built));
+        let is_ours = executable.starts_with(built)
+            || command.split('\0').any(|word| Path::new(word).starts_with(built));
         is_ours.then(|| format!("process {pid}: {}", command.replace('\0', " ").trim_end()))
     };
     let pids = names_in("/proc").into_iter().filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
@@ -72,14 +73,17 @@ fn attached_programs() -> Vec<String> {
     if !shell::exists("ip") {
         return Vec::new();
     }
-    let links = shell::read(Command::new("ip").args(["-json", "-details", "link", "show"])).unwrap_or_default();
+    let links =
+        shell::read(Command::new("ip").args(["-json", "-details", "link", "show"])).unwrap_or_default();
     interfaces_with_xdp(&links)
 }
 
 fn interfaces_with_xdp(links: &str) -> Vec<String> {
     let links: Vec<Value> = serde_json::from_str(links).unwrap_or_default();
     let with_xdp = links.iter().filter(|link| link.get("xdp").is_some());
-    with_xdp.map(|link| format!("XDP program on interface {}", link["ifname"].as_str().unwrap_or("?"))).collect()
+    with_xdp
+        .map(|link| format!("XDP program on interface {}", link["ifname"].as_str().unwrap_or("?")))
+        .collect()
 }
 
 #[cfg(test)]

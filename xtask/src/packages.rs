@@ -28,7 +28,9 @@ pub fn ensure(groups: &[&[&str]]) -> Result<()> {
     let wanted: BTreeSet<&str> = groups.iter().flat_map(|group| group.iter().copied()).collect();
     if !shell::exists("dpkg-query") {
         let list = join(wanted);
-        eprintln!("note: this is no Debian, so it is not checked that these packages (by Debian's names) are there: {list}");
+        eprintln!(
+            "note: this is no Debian, so it is not checked that these packages (by Debian's names) are there: {list}"
+        );
         return Ok(());
     }
     let missing: BTreeSet<&str> = wanted.into_iter().filter(|package| !is_installed(package)).collect();
@@ -62,7 +64,8 @@ fn apt_get(arguments: &[&str]) -> Command {
 }
 
 fn is_installed(package: &str) -> bool {
-    let query = shell::read(Command::new("dpkg-query").args(["--show", "--showformat=${db:Status-Status}", package]));
+    let query =
+        shell::read(Command::new("dpkg-query").args(["--show", "--showformat=${db:Status-Status}", package]));
     query.is_ok_and(|status| status == "installed")
 }
 

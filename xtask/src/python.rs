@@ -60,7 +60,8 @@ impl Python {
         })?;
         if !self.interpreter().exists() {
             let folder = self.folder.as_os_str();
-            let arguments: [&OsStr; 4] = ["-m".as_ref(), "venv".as_ref(), "--system-site-packages".as_ref(), folder];
+            let arguments: [&OsStr; 4] =
+                ["-m".as_ref(), "venv".as_ref(), "--system-site-packages".as_ref(), folder];
             shell::run(Command::new(SYSTEM_PYTHON).args(arguments))?;
         }
         // Quick, and without the network, once the versions are there.

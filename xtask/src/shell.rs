@@ -10,9 +10,11 @@ pub fn workspace() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the workspace")
 }
 
-/// Where cargo puts what it builds.
+/// Where cargo puts what it builds: an absolute path.
 pub fn target() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), PathBuf::from)
+    let folder =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), PathBuf::from);
+    std::path::absolute(&folder).unwrap_or(folder)
 }
 
 /// The cargo that runs this program, at the root of the workspace.
@@ -79,7 +81,10 @@ mod tests {
     fn a_failure_names_the_command_its_status_and_its_complaint() {
         let error = read(Command::new("sh").args(["-c", "echo no lanes >&2; exit 3"])).expect_err("fails");
         let message = format!("{error:#}");
-        assert!(message.contains("sh -c") && message.contains('3') && message.contains("no lanes"), "{message}");
+        assert!(
+            message.contains("sh -c") && message.contains('3') && message.contains("no lanes"),
+            "{message}"
+        );
     }
 
     #[test]

@@ -78,10 +78,9 @@ impl UdpAggregator {
         let waker = Waker::new(poll.registry(), STOP)?;
         let (aggregator, origin) = (Mutex::new(aggregator), Instant::now());
         let shared = Arc::new(Shared { aggregator, stop: AtomicBool::new(false), origin });
-        let outbox = Outbox::new(&socket, jobs[0].packet_len());
         let thread = {
             let shared = Arc::clone(&shared);
-            std::thread::Builder::new().name("xagg-udp".to_owned()).spawn(move || serve(&shared, socket, poll, outbox))?
+            std::thread::Builder::new().name("xagg-udp".to_owned()).spawn(move || serve(&shared, socket, poll))?
         };
         let jobs = jobs.iter().map(|job| (job.id, job.view)).collect();
         Ok(Self { shared, jobs, waker, thread: Some(thread) })
@@ -116,7 +115,8 @@ impl Drop for UdpAggregator {
 }
 
 /// The datapath's thread: receives, lets the twin work, sends, until told to stop.
-fn serve(shared: &Shared, mut socket: BatchSocket, mut poll: Poll, mut outbox: Outbox) {
+fn serve(shared: &Shared, mut socket: BatchSocket, mut poll: Poll) {
+    let mut outbox = Outbox::default();
     let mut events = Events::with_capacity(8);
     while !shared.stop.load(Ordering::Relaxed) {
         match poll.poll(&mut events, Some(Duration::from_secs(1))) {
@@ -156,38 +156,32 @@ fn serve_batch(shared: &Shared, socket: &mut BatchSocket, outbox: &mut Outbox) -
     }
 }
 
-/// Packets on their way out, by destination: those of the full length go out together.
-struct Outbox {
+/// Packets on their way out, by destination and in order: a receipt that overtook an older one would look like loss.
+#[derive(Default)]
+struct Outbox(HashMap<SocketAddrV4, Vec<Run>>);
+
+/// Packets of the same length, which go out together.
+struct Run {
     packet_len: usize,
-    /// How many bytes go out in one call.
-    batch_len: usize,
-    full: HashMap<SocketAddrV4, Vec<u8>>,
-    short: Vec<(SocketAddrV4, Vec<u8>)>,
+    packets: Vec<u8>,
 }
 
 impl Outbox {
-    fn new(socket: &BatchSocket, packet_len: usize) -> Self {
-        let batch_len = socket.segments(packet_len) * packet_len;
-        Self { packet_len, batch_len, full: HashMap::new(), short: vec![] }
-    }
-
     fn push(&mut self, destination: SocketAddrV4, packet: &[u8]) {
-        if packet.len() == self.packet_len {
-            self.full.entry(destination).or_default().extend_from_slice(packet);
-        } else {
-            self.short.push((destination, packet.to_vec()));
+        let runs = self.0.entry(destination).or_default();
+        match runs.last_mut() {
+            Some(run) if run.packet_len == packet.len() => run.packets.extend_from_slice(packet),
+            _ => runs.push(Run { packet_len: packet.len(), packets: packet.to_vec() }),
         }
     }
 
     fn flush(&mut self, socket: &BatchSocket) {
-        for (destination, packet) in self.short.drain(..) {
-            send(socket, destination, &packet, packet.len());
-        }
-        for (destination, packets) in &mut self.full {
-            for batch in packets.chunks(self.batch_len) {
-                send(socket, *destination, batch, self.packet_len);
+        for (destination, runs) in &mut self.0 {
+            for run in runs.drain(..) {
+                for batch in run.packets.chunks(socket.segments(run.packet_len) * run.packet_len) {
+                    send(socket, *destination, batch, run.packet_len);
+                }
             }
-            packets.clear();
         }
     }
 }

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use anyhow::Context;
 use clap::ValueEnum;
 use indicatif::DecimalBytes;
 use signal_hook::consts::TERM_SIGNALS;
 use signal_hook::iterator::Signals;
 use xagg_aggregator::status::JobStatus;
 use xagg_aggregator::{Datapath, Options, RunningAggregator, Status};
-use xagg_proto::Job;
+
+use crate::job;
 
 /// Run the aggregator of one or more jobs on this server
 ///
@@ -61,7 +61,7 @@ impl DatapathChoice {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     // Before the start, so that a Ctrl-C in the middle of it still detaches.
     let mut signals = stop_signals()?;
-    let jobs = args.jobs.iter().map(|path| load(path)).collect::<Result<Vec<_>, _>>()?;
+    let jobs = args.jobs.iter().map(|path| job::load(path)).collect::<Result<Vec<_>, _>>()?;
     let options = Options { datapath: args.datapath.fixed(), interface: args.interface.clone() };
     let aggregator = RunningAggregator::start(&jobs, &options)?;
     writeln!(std::io::stdout(), "{}", ready_line(&aggregator.status()))?;
@@ -70,10 +70,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     drop(aggregator);
     Ok(())
-}
-
-fn load(path: &std::path::Path) -> anyhow::Result<Job> {
-    Job::load(path).with_context(|| path.display().to_string())
 }
 
 /// The signals that ask to stop. The second of them ends the process at once.

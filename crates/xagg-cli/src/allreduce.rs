@@ -14,6 +14,7 @@ use xagg_worker::{Client, Reduction, Stats, WorkerError};
 
 mod values;
 
+use crate::job;
 use values::Source;
 
 /// Be one rank of a job: sum a vector with all other ranks and check the result
@@ -110,7 +111,7 @@ struct Iteration {
 
 /// Runs the sub-command.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let job = Job::load(&args.job)?;
+    let job = job::load(&args.job)?;
     let source = match &args.input {
         Some(path) => Source::read(path)?,
         None => Source::Generated { seed: args.seed, elements: usize::try_from(args.elements)? },

@@ -3,9 +3,11 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::net::SocketAddrV4;
+use std::path::Path;
 
 use anyhow::Context;
 use xagg_proto::Job;
+use xagg_proto::job::JobError;
 use xagg_wire::lanes_for_mtu;
 
 /// Print a job file with a fresh random secret
@@ -50,6 +52,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Job::parse(&text)?;
     std::io::stdout().write_all(text.as_bytes())?;
     Ok(())
+}
+
+/// Reads a job file; an error names it.
+pub fn load(path: &Path) -> anyhow::Result<Job> {
+    Job::load(path).map_err(|error| match error {
+        JobError::Unreadable { .. } => error.into(),
+        _ => anyhow::Error::new(error).context(path.display().to_string()),
+    })
 }
 
 fn hex(secret: u128) -> String {

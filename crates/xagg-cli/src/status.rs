@@ -2,25 +2,27 @@
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _};
+use std::net::SocketAddrV4;
 use std::time::Duration;
 
-use comfy_table::{CellAlignment, Table, presets};
+use anyhow::bail;
+use comfy_table::{CellAlignment, LineStyle, Table, TableStyle, presets};
 use indicatif::DecimalBytes;
 use xagg_aggregator::Status;
 use xagg_aggregator::status::{self, JobStatus, WorkerStatus};
 
 /// Show what an aggregator is doing
 ///
-/// Asks the aggregator that runs in this network namespace of this machine: its jobs, slots, packets and drops by
+/// Asks the aggregators that run on this machine, in this network namespace: their jobs, slots, packets and drops by
 /// reason, and how far every worker has come.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  xagg status --watch")]
 pub struct Args {
-    /// The aggregator's UDP port
-    #[arg(long, default_value_t = 9700)]
-    port: u16,
+    /// Ask only the aggregator with this UDP port
+    #[arg(long)]
+    port: Option<u16>,
 
-    /// Print JSON, one object a line
+    /// Print JSON: one object a line for each aggregator
     #[arg(long)]
     json: bool,
 
@@ -44,14 +46,35 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout();
     let clear = if args.watch.is_some() && !args.json && stdout.is_terminal() { CLEAR } else { "" };
     loop {
-        let status = status::query(args.port)?;
-        let text = if args.json { serde_json::to_string(&status)? } else { render(&status) };
-        writeln!(stdout, "{clear}{text}")?;
+        let shown = find(args.port)?.into_iter().map(|address| show(address, args.json));
+        writeln!(stdout, "{clear}{}", shown.collect::<Result<Vec<_>, _>>()?.join("\n"))?;
         match args.watch {
             Some(interval) => std::thread::sleep(interval),
             None => return Ok(()),
         }
     }
+}
+
+/// The aggregators to ask: at least one.
+fn find(port: Option<u16>) -> anyhow::Result<Vec<SocketAddrV4>> {
+    let running = status::running();
+    let asked: Vec<_> =
+        running.iter().copied().filter(|address| port.is_none_or(|port| address.port() == port)).collect();
+    match (asked.is_empty(), port) {
+        (false, _) => Ok(asked),
+        (true, Some(port)) if !running.is_empty() => {
+            let others: Vec<String> = running.iter().map(SocketAddrV4::to_string).collect();
+            bail!("no aggregator runs here with port {port}: there is {}", others.join(", "))
+        }
+        (true, _) => bail!(
+            "no aggregator runs on this machine (in this network namespace): start one with `xagg aggregator --job FILE`"
+        ),
+    }
+}
+
+fn show(address: SocketAddrV4, json: bool) -> anyhow::Result<String> {
+    let status = status::query(address)?;
+    Ok(if json { serde_json::to_string(&status)? } else { render(&status) })
 }
 
 fn render(status: &Status) -> String {
@@ -110,8 +133,9 @@ fn worker_row(worker: &WorkerStatus) -> [String; 6] {
 }
 
 fn table<const COLUMNS: usize>(header: [&str; COLUMNS]) -> Table {
+    const STYLE: TableStyle = presets::UTF8_HORIZONTAL_ONLY.row_separator(LineStyle::none());
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_header(header);
+    table.load_style(STYLE).set_header(header);
     table
 }
 

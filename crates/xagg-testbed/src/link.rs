@@ -99,10 +99,9 @@ fn add_bucket(node: &Node, device: &str, rate: Rate) -> Result<(), ShellError> {
 pub(crate) fn set_loss(switch: &Node, node: &Node, to_permille: u32, from_permille: u32) -> Result<(), ShellError> {
     let port = node.port();
     let chain = |hook: &str, permille: u32| {
-        format!(
-            "chain {hook} {{ type filter hook {hook} device \"{port}\" priority 0\n\
-             numgen random mod 1000 < {permille} drop\n}}\n"
-        )
+        let some = format!("numgen random mod 1000 < {permille} drop");
+        let rule = if permille < 1000 { &some } else { "drop" };
+        format!("chain {hook} {{ type filter hook {hook} device \"{port}\" priority 0\n{rule}\n}}\n")
     };
     let rules = format!(
         "table netdev {port} {{}}\ndelete table netdev {port}\ntable netdev {port} {{\n{}{}}}\n",

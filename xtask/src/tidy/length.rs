@@ -21,12 +21,20 @@ pub fn check(path: &str, content: &str) -> Vec<Finding> {
     };
     let lines = lines_without_tests(path, content);
     if lines > LONGEST_FILE {
-        findings.push(Finding::new(path, 0, format!("{lines} lines besides tests, {LONGEST_FILE} are allowed")));
+        findings.push(Finding::new(
+            path,
+            0,
+            format!("{lines} lines besides tests, {LONGEST_FILE} are allowed"),
+        ));
     }
     let functions = if path.ends_with(".py") { python_functions(content) } else { c_functions(content) };
     for (first, lines) in functions {
         if lines > longest {
-            findings.push(Finding::new(path, first, format!("a function of {lines} lines, {longest} are allowed")));
+            findings.push(Finding::new(
+                path,
+                first,
+                format!("a function of {lines} lines, {longest} are allowed"),
+            ));
         }
     }
     findings
@@ -67,14 +75,16 @@ fn is_c_head(line: &str) -> bool {
 /// Functions of Python: `def` and all that is indented deeper, to its last line with something on it.
 fn python_functions(content: &str) -> Vec<Span> {
     let lines: Vec<&str> = content.lines().collect();
-    let is_def = |line: &str| line.trim_start().starts_with("def ") || line.trim_start().starts_with("async def ");
+    let is_def =
+        |line: &str| line.trim_start().starts_with("def ") || line.trim_start().starts_with("async def ");
     let heads = lines.iter().enumerate().filter(|(_, line)| is_def(line));
     heads.map(|(at, head)| (at + 1, 1 + body_lines(indent(head), &lines[at + 1..]))).collect()
 }
 
 fn body_lines(outer: usize, below: &[&str]) -> usize {
     // The `)` of an argument list that is spread over lines stands as deep as its `def`.
-    let inside = |line: &&str| line.trim().is_empty() || indent(line) > outer || line.trim_start().starts_with(')');
+    let inside =
+        |line: &&str| line.trim().is_empty() || indent(line) > outer || line.trim_start().starts_with(')');
     let body = below.iter().take_while(|line| inside(line)).count();
     below[..body].iter().rposition(|line| !line.trim().is_empty()).map_or(0, |last| last + 1)
 }

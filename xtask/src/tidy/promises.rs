@@ -12,7 +12,8 @@ pub fn check(root: &Path) -> Vec<Finding> {
     let Ok(content) = fs::read_to_string(root.join(SPECIFICATION)) else {
         return vec![Finding::new(SPECIFICATION, 0, "there is no specification")];
     };
-    let rows: Vec<(usize, &str)> = (1..).zip(content.lines()).filter(|(_, line)| line.starts_with("| P-")).collect();
+    let rows: Vec<(usize, &str)> =
+        (1..).zip(content.lines()).filter(|(_, line)| line.starts_with("| P-")).collect();
     if rows.is_empty() {
         return vec![Finding::new(SPECIFICATION, 0, "it has no promise, a row that begins with `| P-`")];
     }

@@ -32,6 +32,7 @@ inline_always __u32 take_cursor(struct packet *packet, struct body *body)
 	return rank;
 }
 
+/* Whether it is a copy of a broadcast that is not addressed yet. */
 inline_always int find_frame(struct packet *packet, struct body *body)
 {
 	void *data = (void *)(long)packet->ctx->data;
@@ -40,8 +41,8 @@ inline_always int find_frame(struct packet *packet, struct body *body)
 	if (data + FRAME_LEN > end)
 		return VERDICT_NOT_OURS;
 	point(packet, data);
-	if (packet->eth->h_proto != bpf_htons(ETH_P_IP) || packet->udp->source != config_port ||
-	    packet->header->magic != MAGIC)
+	if (packet->eth->h_proto != bpf_htons(ETH_P_IP) || packet->ip->saddr != config_address ||
+	    packet->ip->daddr != config_address)
 		return VERDICT_NOT_OURS;
 	body->len = end - data - FRAME_LEN;
 	if (body->len == SHORT_BODY_LEN && data + FRAME_LEN + SHORT_BODY_LEN <= end)
@@ -80,7 +81,7 @@ inline_always int address_copy(struct packet *packet, struct body *body)
 	return XDP_PASS;
 }
 
-/* Other frames that are redirected through the map pass untouched. */
+/* Answers to one worker are addressed already, and pass; so do the frames of the self-test. */
 inline_always int send_copy(struct xdp_md *ctx)
 {
 	struct packet packet = { .ctx = ctx };

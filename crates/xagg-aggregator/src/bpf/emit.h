@@ -122,25 +122,32 @@ inline_always int cut(struct packet *packet, __u32 body_len)
 	return excess ? bpf_xdp_adjust_tail(packet->ctx, -excess) : 0;
 }
 
+/* Sends the frame out of the interface. Not by XDP_TX, which on a veth does not wake the other end. */
+inline_always int send(struct packet *packet, __u32 body_len, __u32 key, __u64 flags)
+{
+	__u32 index = packet->job->index;
+	void *copies_of_job = bpf_map_lookup_elem(&copies, &index);
+
+	if (!copies_of_job || cut(packet, body_len))
+		return XDP_ABORTED;
+	return bpf_redirect_map(copies_of_job, key, flags);
+}
+
 /* Sends the packet back to the worker that it came from. */
 inline_always int reply(struct packet *packet, const struct receiver *receiver, __u32 body_len, __u64 body_sum)
 {
 	turn_around(packet);
 	address(packet, receiver);
 	seal(packet, body_len, body_sum);
-	return cut(packet, body_len) ? XDP_ABORTED : XDP_TX;
+	return send(packet, body_len, receiver->rank, 0);
 }
 
-/* Sends copies to all workers of the job: the egress program addresses each on its way out. */
+/* Sends copies to all workers of the job. They still have our own address as destination: the egress program gives each
+ * its worker's. */
 inline_always int broadcast(struct packet *packet, __u32 body_len)
 {
-	__u32 index = packet->job->index;
-	void *copies_of_job = bpf_map_lookup_elem(&copies, &index);
-
 	turn_around(packet);
-	if (!copies_of_job || cut(packet, body_len))
-		return XDP_ABORTED;
-	return bpf_redirect_map(copies_of_job, 0, BPF_F_BROADCAST);
+	return send(packet, body_len, 0, BPF_F_BROADCAST);
 }
 
 inline_always int reject(struct packet *packet, const struct receiver *receiver, __u32 reason,

@@ -49,17 +49,18 @@ impl Worker {
             (Membership::Joining { .. }, _) => {}
             (Membership::Joined, Repr::Ack { receipts }) => self.on_receipts(now, &receipts),
             (Membership::Joined, Repr::Redo { sequence, packet_number, exponent, receipts }) => {
+                self.on_receipts(now, &receipts);
                 self.results.on_result(now, packet_number);
                 self.on_redo(now, sequence, exponent);
-                self.on_receipts(now, &receipts);
             }
             (
                 Membership::Joined,
                 Repr::Result { sequence, packet_number, nonfinite, exponent, contributors, weight, receipts },
             ) => {
+                // Before the result settles its packet, which would hide the round trip.
+                self.on_receipts(now, &receipts);
                 self.results.on_result(now, packet_number);
                 self.on_result(now, &Sum { sequence, nonfinite, exponent, contributors, weight }, body);
-                self.on_receipts(now, &receipts);
             }
             (Membership::Joined, Repr::Pending { sequence, seen, receipts }) => {
                 self.on_receipts(now, &receipts);

@@ -1,0 +1,130 @@
+//! One suite over all three datapaths: the same protocol, the same bits.
+
+mod common;
+
+use std::time::Duration;
+
+use xagg_aggregator::Datapath;
+use xagg_testbed::{Testbed, skip_unless_root};
+use xagg_worker::Reduction;
+
+/// Integers that every rank can compute for every rank, small enough that their sum is exact in f32.
+fn integers(rank: u16, length: usize) -> Vec<f32> {
+    let value = |index: usize| ((index * 31 + usize::from(rank) * 17) % 2001) as i32 - 1000;
+    (0..length).map(|index| value(index) as f32).collect()
+}
+
+fn exact_sum(workers: u16, length: usize) -> Vec<f32> {
+    let mut sum = vec![0.0; length];
+    for rank in 0..workers {
+        for (sum, value) in sum.iter_mut().zip(integers(rank, length)) {
+            *sum += value;
+        }
+    }
+    sum
+}
+
+/// Values of many magnitudes, so that banks are shifted and fragments are sent again at a common exponent.
+fn reals(rank: u16, length: usize) -> Vec<f32> {
+    let value = |index: usize| {
+        let hash = (index as u64 * 1000 + u64::from(rank) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let fraction = (hash >> 40) as f32 / (1_u64 << 24) as f32 - 0.5;
+        // The magnitude changes with rank and fragment: by up to 2^30, mostly by less than the guard bits.
+        let block = (index / 352 * 7 + usize::from(rank) * 3) % 31;
+        fraction * if block < 25 { 2.0_f32.powi((block % 4) as i32) } else { 2.0_f32.powi(block as i32) }
+    };
+    (0..length).map(value).collect()
+}
+
+struct Case {
+    workers: usize,
+    mtu: usize,
+    lanes: usize,
+    slots: u32,
+    length: usize,
+    loss_permille: u32,
+}
+
+const PLAIN: Case = Case { workers: 4, mtu: 1500, lanes: 352, slots: 3000, length: 500_000, loss_permille: 0 };
+
+/// Exact integers and reals with the same bits on all ranks; the bits of the reals.
+fn run(case: &Case, datapath: Datapath) -> Vec<u32> {
+    // Frames longer than the MTU would be lost as a whole, which is not what 1 % means.
+    let offloads = case.loss_permille == 0;
+    let bed = Testbed::builder().workers(case.workers).mtu(case.mtu).offloads(offloads).build().expect("builds");
+    for worker in bed.workers() {
+        bed.set_loss(worker, case.loss_permille, case.loss_permille).expect("sets the loss");
+    }
+    let job = common::job(case.workers, case.lanes, case.slots, 20.0);
+    let aggregator = common::aggregator(&bed, &job, datapath);
+    let results = common::as_every_rank(&bed, &job, |rank, client| {
+        let first = client.all_reduce(integers(rank, case.length), Reduction::Sum);
+        let second = client.all_reduce(reals(rank, case.length), Reduction::Sum);
+        let sum = first.wait().unwrap_or_else(|error| panic!("{datapath}: {error}"));
+        assert!(sum == exact_sum(job.worker_count(), case.length), "{datapath}: rank {rank} is not exact");
+        let reals = second.wait().unwrap_or_else(|error| panic!("{datapath}: {error}"));
+        reals.iter().map(|value| value.to_bits()).collect::<Vec<_>>()
+    });
+    assert_eq!(aggregator.status().datapath, datapath.to_string());
+    let counters = &aggregator.status().jobs[0].counters;
+    assert!(counters["redos"] > 0, "the reals are chosen to need REDO: {counters:?}");
+    if case.loss_permille > 0 {
+        assert!(counters["pulls"] + counters["duplicates"] > 0, "losses were repaired: {counters:?}");
+    }
+    assert!(results.iter().all(|result| *result == results[0]), "{datapath}: ranks differ");
+    results[0].clone()
+}
+
+fn conforms(name: &str, case: &Case) {
+    if skip_unless_root(name) {
+        return;
+    }
+    let native = run(case, Datapath::XdpNative);
+    assert!(run(case, Datapath::XdpGeneric) == native, "xdp-generic differs from xdp-native");
+    assert!(run(case, Datapath::Udp) == native, "udp differs from xdp-native");
+}
+
+#[test]
+fn four_workers_at_mtu_1500() {
+    conforms("four_workers_at_mtu_1500", &PLAIN);
+}
+
+#[test]
+fn eight_workers_at_mtu_1500() {
+    conforms("eight_workers_at_mtu_1500", &Case { workers: 8, length: 200_000, ..PLAIN });
+}
+
+#[test]
+fn four_workers_at_mtu_3498() {
+    conforms("four_workers_at_mtu_3498", &Case { mtu: 3498, lanes: 848, slots: 1500, ..PLAIN });
+}
+
+#[test]
+fn four_workers_with_few_slots() {
+    conforms("four_workers_with_few_slots", &Case { slots: 64, length: 200_000, ..PLAIN });
+}
+
+#[test]
+fn four_workers_with_a_loss_of_one_percent_each_way() {
+    let case = Case { loss_permille: 10, length: 200_000, ..PLAIN };
+    conforms("four_workers_with_a_loss_of_one_percent_each_way", &case);
+}
+
+#[test]
+fn two_runs_with_other_arrival_orders_have_the_same_bits() {
+    if skip_unless_root("two_runs_with_other_arrival_orders_have_the_same_bits") {
+        return;
+    }
+    let case = Case { length: 100_000, ..PLAIN };
+    let run = |first: u16| {
+        let bed = Testbed::builder().workers(case.workers).build().expect("builds");
+        let job = common::job(case.workers, case.lanes, case.slots, 20.0);
+        let _aggregator = common::aggregator(&bed, &job, Datapath::XdpNative);
+        let results = common::as_every_rank(&bed, &job, |rank, client| {
+            std::thread::sleep(Duration::from_millis(if rank == first { 0 } else { 100 + 50 * u64::from(rank) }));
+            client.all_reduce(reals(rank, case.length), Reduction::Sum).wait().expect("completes")
+        });
+        results[0].iter().map(|value| value.to_bits()).collect::<Vec<_>>()
+    };
+    assert!(run(0) == run(3), "the order of arrival shows in the result");
+}
