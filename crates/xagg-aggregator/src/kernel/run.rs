@@ -12,29 +12,26 @@ pub(super) struct Ran {
     pub action: u32,
     /// The frame afterwards.
     pub frame: Vec<u8>,
-    /// Nanoseconds a run, on average.
-    pub nanoseconds: u32,
 }
 
 /// Room for the largest frame of a job.
 #[cfg(test)]
 const FRAME_ROOM: usize = 4096;
 
-/// Runs the program `repeat` times, each time on the frame as it was left by the last; nothing leaves an interface.
+/// Runs the program once; nothing leaves an interface.
 #[cfg(test)]
-pub(super) fn dry(program: &OwnedFd, frame: &[u8], repeat: u32) -> Result<Ran, Error> {
+pub(super) fn dry(program: &OwnedFd, frame: &[u8]) -> Result<Ran, Error> {
     let mut out = vec![0; FRAME_ROOM];
     let mut options = libbpf_sys::bpf_test_run_opts {
         data_in: frame.as_ptr().cast(),
         data_size_in: frame.len() as u32,
         data_out: out.as_mut_ptr().cast(),
         data_size_out: out.len() as u32,
-        repeat: repeat.cast_signed(),
         ..options()
     };
     test_run(program, &mut options)?;
     out.truncate(options.data_size_out as usize);
-    Ok(Ran { action: options.retval, frame: out, nanoseconds: options.duration })
+    Ok(Ran { action: options.retval, frame: out })
 }
 
 /// Runs the program on `frames` frames that seem to come from the interface, and does what it says: transmits, redirects.

@@ -1,0 +1,172 @@
+//! The kernel program against its twin: the same packets must give the same verdicts, answers, counters and slots.
+//! `XAGG_SEED=N` replays a run, `XAGG_PACKETS=N` makes it longer.
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use xagg_proto::aggregator::{Action, Status};
+use xagg_proto::{Aggregator, Time};
+use xagg_testbed::skip_unless_root;
+use xagg_wire::counter::COUNTERS;
+use xagg_wire::{Counter, Kind, Packet, Reason};
+
+use super::generator::{Generated, Generator};
+use super::harness::{Harness, INCARNATION, Outcome, job};
+
+/// Workers, lanes and slots of the jobs, in turn.
+const SHAPES: [(usize, usize, u32); 8] =
+    [(1, 16, 1), (2, 16, 1), (2, 352, 2), (3, 16, 3), (3, 848, 2), (4, 352, 5), (8, 16, 4), (256, 16, 2)];
+const PACKETS_A_JOB: u64 = 2500;
+const LEAST_PACKETS: u64 = 100_000;
+
+fn from_environment(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+}
+
+#[test]
+fn kernel_and_twin_agree() {
+    if skip_unless_root("kernel_and_twin_agree") {
+        return;
+    }
+    let seed = from_environment("XAGG_SEED").unwrap_or_else(rand::random);
+    let packets = from_environment("XAGG_PACKETS").unwrap_or(LEAST_PACKETS);
+    println!("differential test: {packets} packets, replay with XAGG_SEED={seed} XAGG_PACKETS={packets}");
+    eprintln!("differential test with XAGG_SEED={seed}");
+    let mut total = [0; COUNTERS];
+    for round in 0..packets.div_ceil(PACKETS_A_JOB) {
+        let (workers, lanes, slots) = SHAPES[(round % SHAPES.len() as u64) as usize];
+        let mut pair = Pair::new(workers, lanes, slots, seed.wrapping_add(round));
+        // A few jobs end in a disagreement of their workers.
+        pair.generator.mismatches = if round % 4 == 3 { 20 } else { 0 };
+        for number in 0..PACKETS_A_JOB {
+            let context = || format!("XAGG_SEED={seed}, job {round} {:?}, packet {number}", (workers, lanes, slots));
+            pair.step(&context);
+        }
+        pair.check_all();
+        for (sum, count) in total.iter_mut().zip(pair.harness.counters()) {
+            *sum += count;
+        }
+        for (sum, count) in total.iter_mut().zip(pair.harness.unassigned()) {
+            *sum += count;
+        }
+    }
+    check_coverage(&total);
+}
+
+/// A test that reaches nothing proves nothing. FRAGMENT is for whole frames and CURSOR for too many copies: the table tests have them.
+fn check_coverage(total: &[u64; COUNTERS]) {
+    for reason in Reason::ALL.iter().filter(|reason| ![Reason::Fragment, Reason::Cursor].contains(reason)) {
+        assert!(total[usize::from(*reason)] > 0, "no packet was refused as {}", reason.name());
+    }
+    for counter in Counter::ALL {
+        assert!(total[counter.index()] > 0, "nothing counted as {}", counter.name());
+    }
+}
+
+struct Pair {
+    harness: Harness,
+    twin: Aggregator,
+    generator: Generator,
+    rng: StdRng,
+}
+
+impl Pair {
+    fn new(workers: usize, lanes: usize, slots: u32, seed: u64) -> Self {
+        let job = job(workers, lanes, slots);
+        let mut twin = Aggregator::new(INCARNATION);
+        twin.admit_job(&job).expect("the first job");
+        let generator = Generator::new(&job);
+        Self { harness: Harness::new(job), twin, generator, rng: StdRng::seed_from_u64(seed) }
+    }
+
+    fn step(&mut self, context: &impl Fn() -> String) {
+        let Generated { source, payload } = self.generator.next(&mut self.rng, &self.twin);
+        let kernel = self.harness.run(source, &payload);
+        let twin = self.run_twin(source, &payload);
+        if kernel != twin {
+            let packet = Packet::new_checked(&payload).ok();
+            let summary = packet.map(|packet| (packet.kind(), packet.flags(), packet.rank(), packet.sequence()));
+            panic!("{}: {summary:?}\nkernel {}\ntwin   {}", context(), describe(&kernel), describe(&twin));
+        }
+        if let Ok(packet) = Packet::new_checked(&payload)
+            && packet.kind() != Some(Kind::Hello)
+        {
+            self.check_slot(self.harness.job.slot(packet.sequence()), context);
+        }
+        assert_eq!(self.harness.counters(), *self.counters(), "{}: counters", context());
+    }
+
+    fn run_twin(&mut self, source: std::net::SocketAddrV4, payload: &[u8]) -> Outcome {
+        let mut packet = payload.to_vec();
+        match self.twin.handle(Time::ZERO, source, &mut packet) {
+            Action::Drop(_) => Outcome::Drop,
+            Action::Reply { len } => Outcome::Reply(packet[..len].to_vec()),
+            Action::Broadcast { len } => {
+                let mut copies = vec![];
+                while let Some(destination) = self.twin.next_copy(&mut packet[..len]) {
+                    copies.push((destination, packet[..len].to_vec()));
+                }
+                Outcome::Broadcast(copies)
+            }
+        }
+    }
+
+    fn counters(&self) -> &[u64; COUNTERS] {
+        self.twin.counters(self.harness.job.id, self.harness.job.view).expect("admitted")
+    }
+
+    fn check_slot(&self, slot: u32, context: &impl Fn() -> String) {
+        for index in 0..2 {
+            let job = &self.harness.job;
+            let (twin, lanes) = self.twin.bank(job.id, job.view, slot, index).expect("in range");
+            let kernel = self.harness.bank(slot, index);
+            assert_eq!(kernel.status, twin.status as u8, "{}: status", context());
+            if twin.status == Status::Empty {
+                continue;
+            }
+            let of_kernel = (
+                (kernel.redo != 0, kernel.nonfinite != 0, kernel.sequence, kernel.seen, kernel.signature),
+                (kernel.weight, kernel.contributors, kernel.exponent, kernel.least_exponent, kernel.cursor),
+                (kernel.first_rank, kernel.other_rank, kernel.other_signature),
+            );
+            let of_twin = (
+                (twin.redo, twin.nonfinite, twin.sequence, twin.seen, twin.signature),
+                (
+                    twin.weight,
+                    u32::from(twin.contributors),
+                    twin.exponent.to_wire(),
+                    twin.least_exponent.to_wire(),
+                    twin.cursor,
+                ),
+                (twin.first_rank, twin.other_rank, twin.other_signature),
+            );
+            assert_eq!(of_kernel, of_twin, "{}: slot {slot}, bank {index}", context());
+            assert!(self.harness.sums(slot, index) == lanes, "{}: lanes of slot {slot}, bank {index}", context());
+        }
+    }
+
+    /// All slots, and what the workers' flows say.
+    fn check_all(&self) {
+        let job = &self.harness.job;
+        for slot in 0..job.slots {
+            self.check_slot(slot, &|| "at the end".to_owned());
+        }
+        for (rank, progress) in (0..).zip(self.twin.progress(job.id, job.view)) {
+            let flow = self.harness.flow(rank);
+            let of_kernel = (flow.nonce != 0, flow.packets, flow.sequences);
+            assert_eq!(of_kernel, (progress.joined, progress.packets, progress.sequences), "rank {rank}");
+        }
+        assert_eq!(self.harness.unassigned(), *self.twin.unassigned());
+    }
+}
+
+fn describe(outcome: &Outcome) -> String {
+    let header = |payload: &[u8]| format!("{:02x?} ({} bytes)", &payload[..payload.len().min(96)], payload.len());
+    match outcome {
+        Outcome::Drop | Outcome::Pass => format!("{outcome:?}"),
+        Outcome::Reply(payload) => format!("reply {}", header(payload)),
+        Outcome::Broadcast(copies) => {
+            let first = copies.first().map(|(to, payload)| format!("{to} {}", header(payload)));
+            format!("{} copies, the first {}", copies.len(), first.unwrap_or_default())
+        }
+    }
+}

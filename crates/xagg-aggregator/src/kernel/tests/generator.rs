@@ -1,0 +1,206 @@
+//! Packets for the differential test: mostly what real workers would send, so that deep states are reached, and everything else
+//! besides: duplicates, old and future sequences, wrong identities, damage, garbage.
+
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, RngCore};
+use std::net::SocketAddrV4;
+use xagg_proto::aggregator::Status;
+use xagg_proto::{Aggregator, Job};
+use xagg_wire::fixed::{Exponent, Magnitude, magnitude, quantise};
+use xagg_wire::repr::Contribution;
+use xagg_wire::{Flow, Kind, Packet, Repr, full_len};
+
+use super::harness::INCARNATION;
+
+/// What the generator knows of a worker.
+#[derive(Clone, Default)]
+struct Peer {
+    nonce: u64,
+    /// The next sequence that it would send.
+    next: u64,
+    packet_number: u32,
+}
+
+pub struct Generator {
+    job: Job,
+    peers: Vec<Peer>,
+    /// How many of 10000 packets carry another operation's signature; such a bank is stuck from then on.
+    pub mismatches: u32,
+}
+
+pub struct Generated {
+    pub source: SocketAddrV4,
+    pub payload: Vec<u8>,
+}
+
+impl Generator {
+    pub fn new(job: &Job) -> Self {
+        Self { job: job.clone(), peers: vec![Peer::default(); job.workers.len()], mismatches: 0 }
+    }
+
+    /// The next packet; `twin` shows what state the aggregator is in.
+    pub fn next(&mut self, rng: &mut StdRng, twin: &Aggregator) -> Generated {
+        let rank = rng.random_range(0..self.job.worker_count());
+        let mut generated = match rng.random_range(0..100) {
+            0..80 if self.peers[usize::from(rank)].nonce != 0 => self.gradient(rng, twin, rank),
+            80..88 => self.pull(rng, rank),
+            88 => self.garbage(rng, rank),
+            _ => self.hello(rng, rank),
+        };
+        if rng.random_bool(0.08) {
+            self.spoil(rng, &mut generated);
+        }
+        generated
+    }
+
+    fn emit(&self, rank: u16, repr: &Repr, write_body: impl FnOnce(&mut [u8])) -> Generated {
+        let mut payload = vec![0; full_len(self.job.lanes)];
+        let mut packet = Packet::new_unchecked(&mut payload);
+        write_body(packet.body_mut());
+        let incarnation = if packet_is_hello(repr) { 0 } else { INCARNATION };
+        let cookie = self.job.cookie(rank);
+        repr.emit(&Flow { job: self.job.id, view: self.job.view, rank, cookie, incarnation }, &mut packet);
+        Generated { source: self.job.workers[usize::from(rank)], payload }
+    }
+
+    fn hello(&mut self, rng: &mut StdRng, rank: u16) -> Generated {
+        let peer = &mut self.peers[usize::from(rank)];
+        if peer.nonce == 0 {
+            peer.nonce = rng.next_u64().max(1);
+        }
+        let nonce = if rng.random_bool(0.9) { peer.nonce } else { rng.next_u64() };
+        let slots = if rng.random_bool(0.95) { self.job.slots } else { self.job.slots + 1 };
+        self.emit(rank, &Repr::Hello { nonce, slots, workers: self.job.worker_count() }, |_| ())
+    }
+
+    fn pull(&self, rng: &mut StdRng, rank: u16) -> Generated {
+        let sequence = self.near(rng, rank);
+        let slot = self.job.slot(sequence);
+        self.emit(rank, &Repr::Pull { sequence, slot, redo: rng.random(), timestamp: rng.random() }, |_| ())
+    }
+
+    /// A sequence around the worker's next one.
+    fn near(&self, rng: &mut StdRng, rank: u16) -> u64 {
+        let reach = 2 * u64::from(self.job.slots) + 1;
+        let next = self.peers[usize::from(rank)].next;
+        next.saturating_sub(rng.random_range(0..=reach)) + rng.random_range(0..=1)
+    }
+
+    fn gradient(&mut self, rng: &mut StdRng, twin: &Aggregator, rank: u16) -> Generated {
+        let next = self.peers[usize::from(rank)].next;
+        let sequence = match rng.random_range(0..100) {
+            0..75 => self.redo_of(twin, rank).unwrap_or(next),
+            75..85 => self.near(rng, rank),
+            85 => next + u64::from(self.job.slots) * rng.random_range(1..4),
+            _ => next,
+        };
+        let bank = self.bank_of(twin, sequence);
+        let redo = bank.is_some_and(|bank| bank.redo && bank.sequence == sequence) && rng.random_bool(0.95);
+        let redo_exponent = bank.map(|bank| bank.exponent).filter(|_| redo);
+        let peer = &mut self.peers[usize::from(rank)];
+        peer.packet_number = peer.packet_number.wrapping_add(rng.random_range(1..3));
+        let packet_number = peer.packet_number.wrapping_sub(if rng.random_bool(0.1) { 3 } else { 0 });
+        if sequence == next && self.may_advance(twin, next) && rng.random_bool(0.95) {
+            self.peers[usize::from(rank)].next += 1;
+        }
+        self.contribution(rng, rank, sequence, packet_number, redo_exponent)
+    }
+
+    fn contribution(
+        &self,
+        rng: &mut StdRng,
+        rank: u16,
+        sequence: u64,
+        packet_number: u32,
+        redo: Option<Exponent>,
+    ) -> Generated {
+        let values = random_values(rng, self.job.lanes);
+        let own = match magnitude(&values) {
+            Magnitude::Finite(exponent) => exponent,
+            Magnitude::Zero | Magnitude::Nonfinite => Exponent::ZERO,
+        };
+        let exponent = redo.unwrap_or(own);
+        let other_operation = rng.random_range(0..10_000) < self.mismatches;
+        let contribution = Contribution {
+            sequence,
+            slot: self.job.slot(sequence),
+            packet_number,
+            redo: redo.is_some(),
+            nonfinite: rng.random_bool(0.01),
+            ack_request: rng.random_bool(0.2),
+            exponent,
+            contributors: 1,
+            weight: rng.random_range(1..10),
+            signature: (sequence / 3) as u32 ^ u32::from(other_operation),
+            timestamp: rng.random(),
+        };
+        self.emit(rank, &Repr::Gradient(contribution), |body| quantise(self.job.format, exponent, &values, body))
+    }
+
+    fn garbage(&self, rng: &mut StdRng, rank: u16) -> Generated {
+        let len = *[0, 1, 63, 64, 65, 1472, full_len(self.job.lanes)].choose(rng).expect("not empty");
+        let mut payload = vec![0; len];
+        rng.fill_bytes(&mut payload);
+        Generated { source: self.job.workers[usize::from(rank)], payload }
+    }
+
+    /// Makes something wrong with a packet, in most cases with a checksum that is right again.
+    fn spoil(&self, rng: &mut StdRng, generated: &mut Generated) {
+        let payload = &mut generated.payload;
+        match rng.random_range(0..8) {
+            0 => payload.truncate(rng.random_range(0..=payload.len())),
+            1 => payload.extend_from_slice(&[0; 4]),
+            2 => generated.source = *self.job.workers.choose(rng).expect("not empty"),
+            3 => generated.source.set_port(generated.source.port() ^ 1),
+            4 if !payload.is_empty() => {
+                let at = rng.random_range(0..payload.len());
+                payload[at] ^= 1 << rng.random_range(0..8);
+            }
+            _ if payload.len() >= 64 => {
+                let at = rng.random_range(0..64);
+                payload[at] = if rng.random_bool(0.3) { rng.random() } else { payload[at] ^ 1 };
+                Packet::new_unchecked(payload).fill_checksum();
+            }
+            _ => {}
+        }
+    }
+
+    /// A fragment in its second phase that waits for this rank.
+    fn redo_of(&self, twin: &Aggregator, rank: u16) -> Option<u64> {
+        let next = self.peers[usize::from(rank)].next;
+        let first = next.saturating_sub(2 * u64::from(self.job.slots)).max(next.saturating_sub(64));
+        (first..next).find(|sequence| {
+            self.bank_of(twin, *sequence).is_some_and(|bank| {
+                let seen = bank.seen[usize::from(rank / 64)] >> (rank % 64) & 1 == 1;
+                bank.sequence == *sequence && bank.redo && bank.status == Status::Gathering && !seen
+            })
+        })
+    }
+
+    /// WIRE S6.
+    fn may_advance(&self, twin: &Aggregator, next: u64) -> bool {
+        let slots = u64::from(self.job.slots);
+        let Some(before) = (next + 1).checked_sub(slots) else { return true };
+        self.bank_of(twin, before).is_some_and(|bank| bank.sequence == before && bank.status == Status::Done)
+    }
+
+    fn bank_of(&self, twin: &Aggregator, sequence: u64) -> Option<xagg_proto::aggregator::Bank> {
+        let bank = (sequence / u64::from(self.job.slots) % 2) as usize;
+        twin.bank(self.job.id, self.job.view, self.job.slot(sequence), bank).map(|(bank, _)| *bank)
+    }
+}
+
+fn packet_is_hello(repr: &Repr) -> bool {
+    repr.kind_and_flags().0 == Kind::Hello
+}
+
+/// Values whose exponent is mostly within the guard bits of others', sometimes far from them, sometimes zero.
+fn random_values(rng: &mut StdRng, lanes: usize) -> Vec<f32> {
+    let scale = match rng.random_range(0..20) {
+        0 => 0.0,
+        1 => 2.0_f32.powi(rng.random_range(-140..120)),
+        _ => 2.0_f32.powi(rng.random_range(0..5)),
+    };
+    (0..lanes).map(|_| rng.random_range(-1.0..1.0) * scale).collect()
+}
