@@ -59,9 +59,9 @@ fn reference(job: &Job, inputs: &[Vec<f32>]) -> Vec<f32> {
             let e = if redo { most.unwrap_or(own) } else { own };
             let bits = job.format.value_bits() as i32;
             let step = 2.0_f64.powi(e - (bits - 1));
-            let limit = 2.0_f64.powi(bits - 1);
+            let limit = 2.0_f64.powi(bits - 1) - 1.0;
             for (sum, value) in sums.iter_mut().zip(*values) {
-                let lane = (f64::from(*value) / step).round_ties_even().clamp(-limit, limit - 1.0);
+                let lane = (f64::from(*value) / step).round_ties_even().clamp(-limit, limit);
                 *sum += lane * step;
             }
         }

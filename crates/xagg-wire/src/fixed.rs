@@ -136,10 +136,10 @@ pub fn quantise(format: Format, exponent: Exponent, values: &[f32], lanes: &mut 
     tail.fill(format.bias().to_le_bytes());
     // Two factors, so that neither they nor what lies between overflows: |x| < 2^e, so x * 2^(b-1-e) < 2^(b-1).
     let (first, second) = split_power(format.value_bits as i32 - 1 - i32::from(exponent.0));
-    let limit = 1_i32 << (format.value_bits - 1);
+    // Exact as f32, and half to even rounds nothing beyond it.
+    let limit = ((1_i32 << (format.value_bits - 1)) - 1) as f32;
     for (lane, value) in used.iter_mut().zip(values) {
-        let scaled = (value * first * second).clamp(-(limit as f32), limit as f32);
-        let rounded = round_half_even(scaled).min(limit - 1);
+        let rounded = round_half_even((value * first * second).clamp(-limit, limit));
         let biased = (rounded << format.guard_bits).wrapping_add(format.bias() as i32);
         *lane = biased.to_le_bytes();
     }

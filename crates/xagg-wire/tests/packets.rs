@@ -1,0 +1,148 @@
+//! Decoding any bytes ends in a packet or in an error (WIRE P5), and what is written is read back.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+use xagg_wire::fixed::Exponent;
+use xagg_wire::repr::{Contribution, Rejection};
+use xagg_wire::{Cookie, Flow, Packet, Reason, Receipts, Repr};
+
+const LANES: usize = 16;
+
+fn exponent() -> impl Strategy<Value = Exponent> {
+    prop_oneof![Just(Exponent::ZERO), (-149..=128_i16).prop_map(|value| Exponent::finite(value).expect("in range"))]
+}
+
+fn receipts() -> impl Strategy<Value = Receipts> {
+    any::<(u32, u32, u32)>().prop_map(|(largest, bitmap, echo)| Receipts { largest, bitmap, echo })
+}
+
+fn contribution(most_contributors: u16) -> impl Strategy<Value = Contribution> {
+    let numbers = any::<(u64, u32, u32, u32, u32)>();
+    let flags = any::<(bool, bool, bool)>();
+    let weights = (1..=most_contributors).prop_flat_map(|count| (Just(count), 1..=65_535 * u32::from(count)));
+    (numbers, flags, exponent(), weights).prop_map(
+        |((sequence, slot, packet_number, signature, timestamp), flags, exponent, (contributors, weight))| {
+            let (redo, nonfinite, ack_request) = flags;
+            Contribution {
+                sequence,
+                slot,
+                packet_number,
+                redo,
+                nonfinite,
+                ack_request,
+                exponent,
+                contributors,
+                weight,
+                signature,
+                timestamp,
+            }
+        },
+    )
+}
+
+fn rejection() -> impl Strategy<Value = Rejection> {
+    let reason = (0..Reason::ALL.len()).prop_map(|index| Reason::ALL[index]);
+    (any::<u64>(), reason, any::<(u16, u16, u32, u32)>()).prop_map(|(sequence, reason, numbers)| {
+        let (first_rank, other_rank, first_signature, other_signature) = numbers;
+        Rejection { sequence, reason, first_rank, other_rank, first_signature, other_signature }
+    })
+}
+
+fn repr() -> impl Strategy<Value = Repr> {
+    let hello = (1..=u64::MAX, any::<u32>(), any::<u16>());
+    let result = (any::<(u64, u32, bool, u16, u32)>(), exponent(), receipts());
+    prop_oneof![
+        hello.prop_map(|(nonce, slots, workers)| Repr::Hello { nonce, slots, workers }),
+        any::<(u64, bool)>().prop_map(|(nonce, no_gso)| Repr::Welcome { nonce, no_gso }),
+        contribution(1).prop_map(Repr::Gradient),
+        contribution(256).prop_map(Repr::Aggregate),
+        result.prop_map(|((sequence, packet_number, nonfinite, contributors, weight), exponent, receipts)| {
+            Repr::Result { sequence, packet_number, nonfinite, exponent, contributors, weight, receipts }
+        }),
+        (any::<(u64, u32)>(), exponent(), receipts()).prop_map(|((sequence, packet_number), exponent, receipts)| {
+            Repr::Redo { sequence, packet_number, exponent, receipts }
+        }),
+        receipts().prop_map(|receipts| Repr::Ack { receipts }),
+        any::<(u64, u32, bool, u32)>()
+            .prop_map(|(sequence, slot, redo, timestamp)| Repr::Pull { sequence, slot, redo, timestamp }),
+        (any::<(u64, [u64; 4])>(), receipts())
+            .prop_map(|((sequence, seen), receipts)| Repr::Pending { sequence, seen, receipts }),
+        rejection().prop_map(Repr::Reject),
+    ]
+}
+
+fn flow() -> impl Strategy<Value = Flow> {
+    any::<(u32, u16, u16, u64, u32)>().prop_map(|(job, view, rank, cookie, incarnation)| Flow {
+        job,
+        view,
+        rank,
+        cookie: Cookie::from_wire(cookie),
+        incarnation,
+    })
+}
+
+fn written(flow: &Flow, repr: &Repr) -> Vec<u8> {
+    let mut bytes = vec![0; repr.len(LANES)];
+    repr.emit(flow, &mut Packet::new_unchecked(&mut bytes));
+    bytes
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2000) })]
+
+    #[test]
+    fn what_is_written_is_read_back(flow in flow(), repr in repr()) {
+        let bytes = written(&flow, &repr);
+        prop_assert_eq!(Repr::parse(&Packet::new_unchecked(&bytes), LANES), Ok((flow, repr)));
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        let _packet_or_reason = Repr::parse(&Packet::new_unchecked(&bytes), LANES);
+    }
+
+    #[test]
+    fn a_valid_packet_with_other_bytes_never_panics(
+        flow in flow(),
+        repr in repr(),
+        changes in prop::collection::vec(any::<(prop::sample::Index, u8)>(), 1..6),
+    ) {
+        let mut bytes = written(&flow, &repr);
+        for (place, byte) in changes {
+            let place = place.index(bytes.len());
+            bytes[place] = byte;
+        }
+        Packet::new_unchecked(&mut bytes).fill_checksum();
+        if let Ok((flow, repr)) = Repr::parse(&Packet::new_unchecked(&bytes), LANES) {
+            prop_assert_eq!(Repr::parse(&Packet::new_unchecked(&written(&flow, &repr)), LANES), Ok((flow, repr)));
+        }
+    }
+
+    #[test]
+    fn a_single_flipped_bit_is_always_noticed(flow in flow(), repr in repr(), bit in any::<prop::sample::Index>()) {
+        let mut bytes = written(&flow, &repr);
+        let bit = bit.index(8 * bytes.len());
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        prop_assert!(Repr::parse(&Packet::new_unchecked(&bytes), LANES).is_err());
+    }
+
+    #[test]
+    fn receipts_are_a_window_onto_the_set_of_numbers(start in any::<u32>(), steps in prop::collection::vec(-40..40_i32, 1..200)) {
+        let mut receipts = Receipts { largest: start, bitmap: 0, echo: 0 };
+        let (mut seen, mut largest) = (BTreeSet::new(), 0_i64);
+        let mut position = 0_i64;
+        for step in steps {
+            position += i64::from(step);
+            let number = start.wrapping_add(position as u32);
+            receipts.note(number, number);
+            seen.insert(position);
+            largest = largest.max(position);
+            prop_assert_eq!(receipts.largest, start.wrapping_add(largest as u32));
+            for behind in 0..32_i64 {
+                let number = receipts.largest.wrapping_sub(behind as u32);
+                prop_assert_eq!(receipts.contains(number), seen.contains(&(largest - behind)));
+            }
+        }
+    }
+}
