@@ -206,7 +206,7 @@ impl Worker {
             Membership::Joining { next, .. } => Some(*next),
             Membership::Joined => {
                 let stalled = (self.operations.len() > 0).then(|| self.last_progress + self.timeout);
-                let pull = (self.fragments.waiting() > 0).then(|| self.results.deadline());
+                let pull = (self.fragments.waiting() > 0).then(|| self.results.deadline(self.pull_patience()));
                 let send = self.may_send().then(|| self.window.next_token(self.flight.round_trip()));
                 [stalled, pull, send, self.flight.deadline()].into_iter().flatten().min()
             }
@@ -233,6 +233,7 @@ impl Worker {
         if self.flight.probe(now, |lost| fragments.on_lost(lost.sequence, lost.packet_number)) {
             self.stats.probes += 1;
         }
+        self.results.expire(now, self.pull_patience());
         if self.fragments.waiting() > 0 && self.results.take_timeout(now) {
             const OLDEST: usize = 4;
             self.pulls = self.fragments.pull_oldest(now, OLDEST).into();

@@ -134,6 +134,24 @@ fn a_straggler_never_looks_like_loss() {
 }
 
 #[test]
+fn results_lost_in_a_row_are_pulled_at_the_speed_of_the_network() {
+    const FRAGMENTS: usize = 10_000;
+    let mut simulation = Simulation::new(job(2, 16, 20_000, 30.0), Faults::NONE, 1);
+    for rank in 0..2 {
+        // Rank 1 comes later, so that rank 0 has all receipts and hears none of the results.
+        let start = Duration::from_millis(rank as u64 * 2000);
+        simulation.submit(start, rank, vec![1.0; 16 * FRAGMENTS], Reduction::Sum, 1);
+    }
+    simulation.deafen(0, Duration::from_millis(1900)..Duration::from_secs(4));
+    let outcomes = simulation.run(60 * SECONDS);
+    assert!(outcomes.iter().all(|outcome| outcome[0].is_ok()));
+    let stats = simulation.stats(0);
+    assert!(stats.pulls < 2 * FRAGMENTS as u64, "{stats:?}");
+    let took = simulation.now().since(xagg_proto::Time::ZERO);
+    assert!(took < 7 * SECONDS, "{FRAGMENTS} results were pulled by {took:?}");
+}
+
+#[test]
 fn the_mean_divides_by_the_sum_of_weights() {
     let mut simulation = Simulation::new(job(3, 16, 8, 30.0), Faults::NONE, 1);
     for (rank, weight) in [1, 2, 5].into_iter().enumerate() {

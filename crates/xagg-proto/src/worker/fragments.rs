@@ -22,20 +22,13 @@ enum State {
     Done,
 }
 
-/// How a fragment was last asked for.
-#[derive(Clone, Copy, Debug)]
-struct Pulled {
-    at: Time,
-    /// Because a result is known to be lost, not because time has passed.
-    owed: bool,
-}
-
 #[derive(Clone, Copy, Debug)]
 struct Fragment {
     state: State,
     /// The exponent of the second phase, once it has begun.
     redo: Option<Exponent>,
-    pulled: Option<Pulled>,
+    /// When it was last asked for.
+    pulled: Option<Time>,
 }
 
 /// All fragments from the first that is not done to the last that was submitted.
@@ -190,19 +183,21 @@ impl Fragments {
         self.get(sequence)?.redo
     }
 
-    /// Whether the fragment was last pulled because a result was known to be lost.
-    pub fn was_owed(&self, sequence: u64) -> bool {
-        self.get(sequence).and_then(|fragment| fragment.pulled).is_some_and(|pulled| pulled.owed)
+    /// Whether some later fragment has its result already, so that this one's is likely to have been lost.
+    pub const fn is_overtaken(&self, sequence: u64) -> bool {
+        sequence < self.result_end
     }
 
-    /// The next fragment whose lost result should be asked for: receipted, older than some result that came, and not asked
-    /// for within `interval`.
-    pub fn pull_owed(&mut self, now: Time, interval: Duration) -> Option<u64> {
-        let (start, end) = (self.base, self.result_end.min(self.end()));
-        let from = self.pull_cursor.clamp(start, end.max(start));
-        let sequence = (from..end).chain(start..from).find(|sequence| self.may_pull(*sequence, now, interval))?;
+    /// The next fragment whose result may have been lost: receipted, and not asked for within `interval`. Goes on from where
+    /// it last was.
+    pub fn pull_next(&mut self, now: Time, interval: Duration) -> Option<u64> {
+        let (start, end) = (self.base, self.next);
+        // Beyond the newest result lost ones are looked for only when there are none before it.
+        let from = if self.pull_cursor < self.result_end { self.pull_cursor.max(start) } else { start };
+        let sequence =
+            (from..end).chain(start..from).find(|sequence| self.may_pull(*sequence, now, interval))?;
         self.pull_cursor = sequence + 1;
-        self.note_pull(sequence, now, true);
+        self.note_pull(sequence, now);
         Some(sequence)
     }
 
@@ -211,7 +206,7 @@ impl Fragments {
         let waiting = |sequence: &u64| self.may_pull(*sequence, now, Duration::ZERO);
         let oldest: Vec<u64> = (self.base..self.next).filter(waiting).take(count).collect();
         for sequence in &oldest {
-            self.note_pull(*sequence, now, false);
+            self.note_pull(*sequence, now);
         }
         oldest
     }
@@ -219,13 +214,13 @@ impl Fragments {
     fn may_pull(&self, sequence: u64, now: Time, interval: Duration) -> bool {
         self.get(sequence).is_some_and(|fragment| {
             fragment.state == State::Receipted
-                && fragment.pulled.is_none_or(|pulled| now.since(pulled.at) >= interval)
+                && fragment.pulled.is_none_or(|pulled| now.since(pulled) >= interval)
         })
     }
 
-    fn note_pull(&mut self, sequence: u64, at: Time, owed: bool) {
+    fn note_pull(&mut self, sequence: u64, at: Time) {
         if let Some(fragment) = self.get_mut(sequence) {
-            fragment.pulled = Some(Pulled { at, owed });
+            fragment.pulled = Some(at);
         }
     }
 
@@ -301,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn pulls_go_to_the_oldest_below_the_newest_result() {
+    fn pulls_go_to_the_oldest_first() {
         let mut fragments = Fragments::new(10);
         fragments.append(6);
         for number in 1..=6 {
@@ -311,9 +306,9 @@ mod tests {
         fragments.on_result(0);
         fragments.on_result(4);
         let interval = Duration::from_secs(1);
-        let pulled: Vec<_> = std::iter::from_fn(|| fragments.pull_owed(NOW, interval)).collect();
-        assert_eq!(pulled, [1, 2, 3], "5 is newer than any result");
-        assert!(fragments.was_owed(1) && !fragments.was_owed(5));
+        let pulled: Vec<_> = std::iter::from_fn(|| fragments.pull_next(NOW, interval)).collect();
+        assert_eq!(pulled, [1, 2, 3, 5]);
+        assert!(fragments.is_overtaken(1) && !fragments.is_overtaken(5));
         assert_eq!(fragments.pull_oldest(NOW, 9), [1, 2, 3, 5]);
         assert_eq!(fragments.waiting(), 4);
     }

@@ -50,7 +50,7 @@ impl Worker {
             (Membership::Joined, Repr::Ack { receipts }) => self.on_receipts(now, &receipts),
             (Membership::Joined, Repr::Redo { sequence, packet_number, exponent, receipts }) => {
                 self.on_receipts(now, &receipts);
-                self.results.on_result(now, packet_number);
+                self.results.on_result(now, sequence, packet_number);
                 self.on_redo(now, sequence, exponent);
             }
             (
@@ -59,7 +59,7 @@ impl Worker {
             ) => {
                 // Before the result settles its packet, which would hide the round trip.
                 self.on_receipts(now, &receipts);
-                self.results.on_result(now, packet_number);
+                self.results.on_result(now, sequence, packet_number);
                 self.on_result(now, &Sum { sequence, nonfinite, exponent, contributors, weight }, body);
             }
             (Membership::Joined, Repr::Pending { sequence, seen, receipts }) => {
@@ -145,10 +145,9 @@ impl Worker {
 
     fn on_pending(&mut self, sequence: u64, seen: [u64; 4]) {
         let rank = usize::from(self.flow.rank);
+        self.results.on_pending(sequence, self.fragments.is_overtaken(sequence));
         if seen[rank / 64] >> (rank % 64) & 1 == 0 {
             self.fragments.on_absent(sequence);
-        } else if self.fragments.was_owed(sequence) {
-            self.results.on_pending();
         }
         self.last_pending = Some(PendingReport { sequence, seen });
     }

@@ -11,8 +11,8 @@ use crate::Time;
 
 /// An answer is asked for with every packet number that this divides, and at the tail.
 const ACK_EVERY: u32 = 16;
-/// A lost result is not asked for again sooner, whatever the round trip.
-const LEAST_PULL_INTERVAL: Duration = Duration::from_millis(20);
+/// A PULL is not taken for lost sooner, whatever the round trip.
+const LEAST_PULL_PATIENCE: Duration = Duration::from_millis(20);
 
 impl Worker {
     /// Writes the next packet, if one may be sent now, to the front of `buffer`, which must have room for the job's packet
@@ -54,19 +54,25 @@ impl Worker {
         Some(())
     }
 
-    /// The fragment to ask for now: one that the timer chose, or one whose result is known to be lost.
+    /// The fragment to ask for now: one that the timer chose, or one whose result may be the one that is known to be lost.
     fn next_pull(&mut self, now: Time) -> Option<u64> {
         if let Some(sequence) = self.pulls.pop_front() {
             return Some(sequence);
         }
-        if self.results.owed() == 0 {
+        if !self.results.owes() {
             return None;
         }
-        let interval = (self.flight.round_trip() * 2).max(LEAST_PULL_INTERVAL);
-        let sequence = self.fragments.pull_owed(now, interval);
-        // Nothing left to ask for: what is still missing, the timer will find.
-        self.results.settle(if sequence.is_some() { 1 } else { usize::MAX });
+        let sequence = self.fragments.pull_next(now, self.pull_patience());
+        match sequence {
+            Some(sequence) => self.results.ask(now, sequence),
+            None => self.results.give_up(),
+        }
         sequence
+    }
+
+    /// How long a PULL may go without an answer, and how soon a fragment may be asked for again.
+    pub(super) fn pull_patience(&self) -> Duration {
+        (self.flight.round_trip() * 2).max(LEAST_PULL_PATIENCE)
     }
 
     fn write_pull(&mut self, now: Time, sequence: u64, packet: &mut Packet<&mut [u8]>) {

@@ -47,6 +47,7 @@ pub struct Simulation {
     wakes: Vec<Option<Time>>,
     outcomes: Vec<Vec<Option<Result<Vec<f32>, WorkerError>>>>,
     faults: Faults,
+    deaf: Option<(usize, std::ops::Range<Duration>)>,
     rng: StdRng,
     now: Time,
     queue: BinaryHeap<Reverse<(Time, u64)>>,
@@ -81,6 +82,7 @@ impl Simulation {
             wakes: vec![None; ranks],
             outcomes: vec![vec![]; ranks],
             faults,
+            deaf: None,
             rng: StdRng::seed_from_u64(seed),
             now: Time::ZERO,
             queue: BinaryHeap::new(),
@@ -101,6 +103,11 @@ impl Simulation {
     /// The rank's process ends once `after` has passed.
     pub fn kill(&mut self, after: Duration, rank: usize) {
         self.schedule(after, Happening::Kill { rank });
+    }
+
+    /// Everything for the rank is lost during this time.
+    pub fn deafen(&mut self, rank: usize, during: std::ops::Range<Duration>) {
+        self.deaf = Some((rank, during));
     }
 
     /// Runs until nothing happens any more or `most` has passed; what became of every rank's operations.
@@ -182,6 +189,10 @@ impl Simulation {
 
     fn send_to(&mut self, destination: SocketAddrV4, payload: &[u8]) {
         let rank = self.job.workers.iter().position(|worker| *worker == destination).expect("a worker");
+        let now = self.now.since(Time::ZERO);
+        if self.deaf.as_ref().is_some_and(|(deaf, during)| *deaf == rank && during.contains(&now)) {
+            return;
+        }
         self.carry(payload, |payload| Happening::ToWorker { rank, payload });
     }
 
