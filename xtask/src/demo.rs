@@ -14,15 +14,17 @@ use std::fs;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::builder::PossibleValuesParser;
 use xagg_testbed::Rate;
 
 use crate::packages;
-use crate::python::{Profile, Python};
+use crate::profile::Profile;
+use crate::python::Python;
 use crate::shell;
 use interrupt::Interrupt;
 use place::Place;
+use report::Report;
 use training::{Backend, Setup};
 
 /// Train a CNN with PyTorch twice, through XAgg and through gloo, and compare
@@ -89,20 +91,15 @@ impl FromStr for Slow {
 /// # Errors
 /// When a package, a program or the network cannot be had, a process fails, or Ctrl-C was pressed.
 pub fn run(options: &Options) -> Result<()> {
-    packages::ensure(&[packages::BUILD, packages::PYTORCH, packages::DATA, packages::FONT])?;
-    if shell::is_root() {
-        packages::ensure(&[packages::NETWORK])?;
-    }
-    let folder = shell::target().join("demo");
-    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let setup = build(options, folder)?;
+    place::check(options)?;
     let interrupt = Interrupt::catch()?;
+    let setup = build(options, Profile::Release)?;
     let place = Place::make(options)?;
     println!("{place}");
     let xagg = training::run(Backend::Xagg, &setup, &place, &interrupt)?;
     let gloo = training::run(Backend::Gloo, &setup, &place, &interrupt)?;
     drop(place);
-    let report = report::Report::new(setup.workers, xagg, gloo)?;
+    let report = Report::new(setup.workers, xagg, gloo)?;
     println!("\n{}", report.table());
     let plot = options.plot.clone().unwrap_or_else(|| setup.folder.join("demo.png"));
     plot::draw(&report, &plot)?;
@@ -114,17 +111,54 @@ pub fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Builds the `xagg` binary and the Python package.
-fn build(options: &Options, folder: PathBuf) -> Result<Setup> {
+/// The demo as a test: a few steps, through XAgg twice.
+///
+/// # Errors
+/// As [`run`]; and when XAgg's two trainings differ in a bit, or what they learn is not what gloo's learns.
+pub fn check() -> Result<()> {
+    let options = Options {
+        workers: 4,
+        epochs: 1,
+        samples: 3000,
+        rate: None,
+        slow: Vec::new(),
+        datapath: "auto".to_owned(),
+        json: None,
+        plot: None,
+    };
+    let interrupt = Interrupt::catch()?;
+    let setup = build(&options, Profile::Dev)?;
+    let place = Place::make(&options)?;
+    println!("{place}");
+    let xagg = training::run(Backend::Xagg, &setup, &place, &interrupt)?;
+    let again = training::run(Backend::Xagg, &setup, &place, &interrupt)?;
+    let gloo = training::run(Backend::Gloo, &setup, &place, &interrupt)?;
+    let same_bits = xagg.ends[0].parameters_sha256 == again.ends[0].parameters_sha256;
+    ensure!(same_bits, "two trainings through XAgg with the same seeds gave different parameters");
+    let report = Report::new(setup.workers, xagg, gloo)?;
+    let difference = report.loss_difference();
+    ensure!(difference < 0.01, "the losses of xagg and gloo differ by {difference}");
+    println!("{}", report.table());
+    Ok(())
+}
+
+/// Installs and builds everything that the demo needs.
+fn build(options: &Options, profile: Profile) -> Result<Setup> {
+    packages::ensure(&[packages::BUILD, packages::PYTORCH, packages::DATA, packages::FONT])?;
+    if shell::is_root() {
+        packages::ensure(&[packages::NETWORK])?;
+    }
     println!("building (the first time takes a few minutes) ...");
-    shell::run(&mut shell::cargo(&["build", "--quiet", "--release", "--package", "xagg-cli"]))?;
+    let xagg = profile.build_xagg()?;
+    let folder = shell::target().join("demo");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     Ok(Setup {
         workers: options.workers,
         epochs: options.epochs,
         samples: options.samples,
         datapath: options.datapath.clone(),
-        xagg: shell::target().join("release/xagg"),
-        python: Python::prepare(Profile::Release)?,
+        xagg,
+        python: Python::prepare(profile)?,
         data: training_data()?,
         folder,
     })

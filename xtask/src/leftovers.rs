@@ -93,12 +93,17 @@ mod tests {
     #[test]
     fn a_process_from_the_folder_is_found_until_it_is_gone() {
         let folder = tempfile::tempdir().expect("a folder");
-        let program = folder.path().join("sleeper");
-        fs::copy("/bin/sleep", &program).expect("copies");
-        let mut child = Command::new(&program).arg("60").spawn().expect("starts");
-        let found = processes(folder.path());
+        let file = folder.path().join("watched");
+        fs::write(&file, "").expect("writes");
+        let mut child = Command::new("tail").arg("-f").arg(&file).spawn().expect("starts");
+        // The system shows the arguments a moment after the start.
+        let deadline = Instant::now() + GRACE;
+        let mut found = processes(folder.path());
+        while found.is_empty() && Instant::now() < deadline {
+            found = processes(folder.path());
+        }
         child.kill().and_then(|()| child.wait()).expect("ends");
-        assert!(found.len() == 1 && found[0].contains("sleeper"), "{found:?}");
+        assert!(found.len() == 1 && found[0].contains("watched"), "{found:?}");
         assert_eq!(processes(folder.path()), Vec::<String>::new());
     }
 

@@ -4,6 +4,7 @@ mod ci;
 mod demo;
 mod leftovers;
 mod packages;
+mod profile;
 mod python;
 mod shell;
 mod steps;
@@ -27,7 +28,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     Demo(demo::Options),
-    /// Run all tests: Rust, Python, and whether they cleaned up
+    /// Run all tests: Rust, Python, the demo in short, and whether they cleaned up
     ///
     /// Tests that need root (network namespaces, kernel programs) are skipped without it; what was skipped is listed and
     /// counted at the end.

@@ -7,20 +7,12 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use crate::profile::Profile;
 use crate::shell;
 
 /// The interpreter that Debian's python3-torch belongs to; another `python3` may come first in PATH.
 const SYSTEM_PYTHON: &str = "/usr/bin/python3";
 const TOOLS: &[&str] = &["maturin==1.16.0", "pytest==9.2.0"];
-
-/// How the wheel is compiled.
-#[derive(Clone, Copy)]
-pub enum Profile {
-    /// With the checks of a debug build; shares what `cargo test` has built.
-    Dev,
-    /// As a user gets it.
-    Release,
-}
 
 /// A virtual environment that has PyTorch and `xagg`.
 pub struct Python {
@@ -77,9 +69,7 @@ impl Python {
         maturin.args(["-m", "maturin", "build", "--quiet", "--auditwheel", "skip", "--manifest-path"]);
         maturin.arg("bindings/python/Cargo.toml").arg("--out").arg(&wheels);
         maturin.arg("--interpreter").arg(self.interpreter());
-        if let Profile::Release = profile {
-            maturin.arg("--release");
-        }
+        maturin.args(profile.cargo_arguments());
         shell::run(&mut maturin).context("cannot build the Python package")?;
         let wheel = only_file(&wheels)?;
         shell::run(self.pip_install().args(["--force-reinstall", "--no-deps"]).arg(wheel))

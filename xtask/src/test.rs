@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use crate::demo;
 use crate::leftovers::Leftovers;
 use crate::packages;
-use crate::python::{Profile, Python};
+use crate::profile::Profile;
+use crate::python::Python;
 use crate::shell;
 use crate::steps::Steps;
 
@@ -26,7 +28,7 @@ pub fn run() -> Result<()> {
 /// # Errors
 /// When the tests cannot even begin.
 pub fn add_to(steps: &mut Steps) -> Result<()> {
-    packages::ensure(&[packages::BUILD, packages::PYTORCH, packages::FONT])?;
+    packages::ensure(&[packages::BUILD, packages::PYTORCH, packages::DATA, packages::FONT])?;
     if shell::is_root() {
         packages::ensure(&[packages::NETWORK])?;
     }
@@ -34,6 +36,7 @@ pub fn add_to(steps: &mut Steps) -> Result<()> {
     let before = Leftovers::find();
     steps.run("Rust tests", || rust_tests(&skips));
     steps.run("Python tests", || python_tests(&skips));
+    steps.run("demo, in short", demo::check);
     steps.run("nothing is left behind", || before.expect_nothing_new());
     skips.report()
 }
@@ -45,10 +48,10 @@ fn rust_tests(skips: &SkipLog) -> Result<()> {
 }
 
 fn python_tests(skips: &SkipLog) -> Result<()> {
-    shell::run(&mut shell::cargo(&["build", "--package", "xagg-cli"]))?;
+    let xagg = Profile::Dev.build_xagg()?;
     let mut pytest = Python::prepare(Profile::Dev)?.command();
     pytest.args(["-m", "pytest", "--quiet", "bindings/python/tests"]);
-    pytest.env("XAGG_BIN", shell::target().join("debug/xagg")).env("XAGG_SKIP_LOG", skips.path());
+    pytest.env("XAGG_BIN", xagg).env("XAGG_SKIP_LOG", skips.path());
     shell::run(&mut pytest)
 }
 

@@ -85,6 +85,9 @@ class Network(nn.Module):
         self.convolution2 = nn.Conv2d(8, 16, kernel_size=3, padding=1)
         self.linear1 = nn.Linear(16 * 7 * 7, 512)
         self.linear2 = nn.Linear(512, CLASSES)
+        # PyTorch's own start is so small that the first steps learn nothing and the next ones overshoot.
+        for layer in [self.convolution1, self.convolution2, self.linear1]:
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
 
     def forward(self, images):
         hidden = functional.max_pool2d(functional.relu(self.convolution1(images)), 2)

@@ -178,7 +178,7 @@ fn join(py: Python<'_>, job: Job, rank: u16) -> PyResult<xagg_worker::Client> {
     thread::spawn(move || sender.send(xagg_worker::Client::connect(&job, rank)));
     loop {
         let answer = &mut answer;
-        match py.detach(|| answer.recv_timeout(SIGNAL_INTERVAL)) {
+        match py.detach(move || answer.recv_timeout(SIGNAL_INTERVAL)) {
             Ok(outcome) => return outcome.map_err(|error| XaggError::new_err(error.to_string())),
             Err(RecvTimeoutError::Timeout) => py.check_signals()?,
             Err(RecvTimeoutError::Disconnected) => {

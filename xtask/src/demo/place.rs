@@ -23,16 +23,31 @@ pub struct Place {
     description: String,
 }
 
+/// Checks what the arguments' own types cannot.
+///
+/// # Errors
+/// When an option names a rank that is not there, or needs root where there is none.
+pub fn check(options: &Options) -> Result<()> {
+    if let Some(slow) = options.slow.iter().find(|slow| slow.rank >= options.workers) {
+        bail!("--slow names rank {}, but ranks are 0 to {}", slow.rank, options.workers - 1);
+    }
+    if shell::is_root() {
+        return Ok(());
+    }
+    let limits = options.rate.is_some() || !options.slow.is_empty();
+    ensure!(!limits, "--rate and --slow need network namespaces, and only root can make those");
+    let has_datapath = ["auto", "udp"].contains(&options.datapath.as_str());
+    ensure!(has_datapath, "--datapath {} needs root: without it there is only udp", options.datapath);
+    Ok(())
+}
+
 impl Place {
     /// Namespaces for root, loopback for everybody else.
     ///
     /// # Errors
-    /// When the namespaces cannot be made, or an option needs them and there is no root.
+    /// When the namespaces cannot be made, or there is no free port.
     pub fn make(options: &Options) -> Result<Self> {
-        if let Some(slow) = options.slow.iter().find(|slow| slow.rank >= options.workers) {
-            bail!("--slow names rank {}, but ranks are 0 to {}", slow.rank, options.workers - 1);
-        }
-        if shell::is_root() { Self::namespaces(options) } else { Self::loopback(options) }
+        if shell::is_root() { Self::namespaces(options) } else { Self::loopback(options.workers) }
     }
 
     fn namespaces(options: &Options) -> Result<Self> {
@@ -63,20 +78,10 @@ impl Place {
         })
     }
 
-    fn loopback(options: &Options) -> Result<Self> {
-        ensure!(
-            options.rate.is_none() && options.slow.is_empty(),
-            "--rate and --slow need network namespaces, and only root can make those"
-        );
-        ensure!(
-            ["auto", "udp"].contains(&options.datapath.as_str()),
-            "--datapath {} needs root: without it there is only udp",
-            options.datapath
-        );
+    fn loopback(workers: u16) -> Result<Self> {
         // All are held until the last one has been chosen, so that no port comes twice.
-        let sockets: Vec<UdpSocket> = (0..=options.workers)
-            .map(|_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)))
-            .collect::<Result<_, _>>()?;
+        let sockets: Vec<UdpSocket> =
+            (0..=workers).map(|_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))).collect::<Result<_, _>>()?;
         let mut addresses = sockets
             .iter()
             .map(|socket| Ok(SocketAddrV4::new(Ipv4Addr::LOCALHOST, socket.local_addr()?.port())))
@@ -86,9 +91,8 @@ impl Place {
             aggregator: addresses.pop().expect("one more than workers"),
             workers: addresses,
             description: format!(
-                "note: without root there are no network namespaces and no XDP: {} workers and an aggregator run \
-                 over loopback, with the datapath udp",
-                options.workers
+                "note: without root there are no network namespaces and no XDP: {workers} workers and an aggregator \
+                 run over loopback, with the datapath udp"
             ),
         })
     }

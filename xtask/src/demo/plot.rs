@@ -65,7 +65,13 @@ fn draw_quantity(area: &Area<'_>, report: &Report, quantity: &Quantity) -> Resul
         .x_label_area_size(40)
         .y_label_area_size(64)
         .build_cartesian_2d(1..last.max(2), 0.0..top(values))?;
-    chart.configure_mesh().x_desc("step").y_desc(quantity.unit).label_style(("sans-serif", 14)).draw()?;
+    chart
+        .configure_mesh()
+        .x_desc("step")
+        .y_desc(quantity.unit)
+        .label_style(("sans-serif", 14))
+        .max_light_lines(1)
+        .draw()?;
     for (name, colour, steps) in sides {
         let points = steps.iter().map(|step| (step.step, (quantity.of)(step)));
         chart
@@ -94,6 +100,19 @@ fn top(mut values: Vec<f64>) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::demo::report::tests::report_with_steps;
+
+    #[test]
+    fn a_plot_is_a_png_with_both_curves() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("plot.png");
+        let steps = |factor: f64| {
+            let at = |step: u64| Step { step, loss: factor / step as f64, comm_seconds: factor * 0.01 };
+            (1..200).map(at).collect()
+        };
+        draw(&report_with_steps(steps(2.0), steps(1.0)), &path).expect("draws");
+        assert!(fs::read(&path).expect("is there").starts_with(b"\x89PNG"));
+    }
 
     #[test]
     fn a_rare_hiccup_does_not_flatten_the_plot() {

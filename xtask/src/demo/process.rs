@@ -106,7 +106,7 @@ mod tests {
         let (sender, lines) = mpsc::channel();
         let process = Process::spawn(
             "test".into(),
-            shell("echo one; echo lost >&2; sleep 60"),
+            shell("echo lost >&2; echo one; sleep 60"),
             folder.path().join("log"),
             move |line| {
                 sender.send(line).expect("the test listens");

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, LineStyle, Table, TableStyle, presets};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -72,10 +72,16 @@ impl Report {
         })
     }
 
+    /// How far apart the losses of the last epoch are.
+    pub fn loss_difference(&self) -> f64 {
+        (self.xagg.loss - self.gloo.loss).abs()
+    }
+
     /// For people.
     pub fn table(&self) -> String {
+        const STYLE: TableStyle = presets::UTF8_HORIZONTAL_ONLY.row_separator(LineStyle::none());
         let mut table = Table::new();
-        table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(["", "xagg", "gloo"]);
+        table.load_style(STYLE).set_header(["", "xagg", "gloo"]);
         let mut row = |name: String, value: &dyn Fn(&Side) -> String| {
             table.add_row([name, value(&self.xagg), value(&self.gloo)]);
         };
@@ -163,7 +169,7 @@ fn counts(value: &Value) -> BTreeMap<String, u64> {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use crate::demo::events::WorkerStats;
     use serde_json::json;
@@ -193,6 +199,12 @@ mod tests {
             "jobs": [{"counters": {"packets": 200}, "drops": {"job": 2, "cookie": 3}}],
         });
         Outcome { aggregator: Some(status), ..outcome(sha256, Some(stats)) }
+    }
+
+    /// A report whose two sides have these steps.
+    pub fn report_with_steps(ours: Vec<Step>, theirs: Vec<Step>) -> Report {
+        let gloo = Outcome { steps: theirs, ..outcome(["b", "b"], None) };
+        Report::new(2, Outcome { steps: ours, ..xagg(["a", "a"]) }, gloo).expect("complete")
     }
 
     #[test]

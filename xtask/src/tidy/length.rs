@@ -45,7 +45,9 @@ fn lines_without_tests(path: &str, content: &str) -> usize {
         return 0;
     }
     // By custom the module of unit tests is the last thing in a file.
-    content.find("\n#[cfg(test)]\nmod tests {").map_or(content, |at| &content[..=at]).lines().count()
+    let tests =
+        ["mod", "pub mod"].iter().find_map(|word| content.find(&format!("\n#[cfg(test)]\n{word} tests {{")));
+    tests.map_or(content, |at| &content[..=at]).lines().count()
 }
 
 /// Functions of C in the usual layout: what begins at the margin ends with `}` at the margin.

@@ -9,13 +9,11 @@ Example, on every rank::
         group.all_reduce(gradient).wait()  # now holds the sum over all ranks
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import threading
 import weakref
-from typing import Literal
+from typing import Literal, Union
 
 import torch
 import torch.distributed
@@ -27,7 +25,7 @@ __all__ = ["Group", "all_reduce_hook", "connect"]
 _log = logging.getLogger(__name__)
 
 
-def connect(job: str | os.PathLike[str], rank: int) -> Group:
+def connect(job: Union[str, "os.PathLike[str]"], rank: int) -> "Group":
     """Joins a job as one of its ranks.
 
     Args:
@@ -61,8 +59,9 @@ class Group:
 
         Args:
             tensor: any shape; float32, on the CPU, contiguous, not empty. Leave it alone until the future is done.
-            op: "sum", or "mean": the weighted mean over the ranks.
-            weight: what a mean weighs this rank's values with, such as the size of its batch: 1 to 65535.
+            op: "sum", or "mean": the sum divided by the sum of the ranks' weights.
+            weight: 1 to 65535; says nothing with "sum". Where ranks have batches of different sizes, let the tensor be the
+                gradient summed over the batch, and the weight the size of the batch: the mean is then over all samples.
 
         Returns:
             A future of the same tensor, which then holds the result, the same bits on every rank. If the job fails, `wait()`
@@ -89,7 +88,7 @@ class Group:
         """Leaves the job; operations in progress fail. May be called again."""
         self._leave()
 
-    def __enter__(self) -> Group:
+    def __enter__(self) -> "Group":
         return self
 
     def __exit__(self, *_exception: object) -> None:
@@ -99,14 +98,20 @@ class Group:
 def all_reduce_hook(group: Group, bucket: torch.distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Averages the gradients of a bucket over all ranks while backward goes on with the next one.
 
-    A failure of the job surfaces as `xagg.XaggError` from `backward()`.
+    What goes wrong surfaces from `backward()`: a failure of the job as `xagg.XaggError`, gradients that are not supported (see
+    `Group.all_reduce`) as `TypeError`.
 
     Example::
 
         model = DistributedDataParallel(model)
         model.register_comm_hook(group, xagg.torch.all_reduce_hook)
     """
-    future = group.all_reduce(bucket.buffer(), "mean")
+    try:
+        future = group.all_reduce(bucket.buffer(), "mean")
+    except Exception as error:
+        # Raised from here it would come out of backward as a RuntimeError.
+        future = torch.futures.Future()
+        future.set_exception(error)
     # DDP itself does not look for exceptions in a hook's future. What is queued here runs at the end of backward, before
     # DDP uses the bucket, and raises what the future raises.
     torch.autograd.Variable._execution_engine.queue_callback(future.wait)

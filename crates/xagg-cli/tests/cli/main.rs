@@ -1,0 +1,6 @@
+//! The built command: wrong usage, whole jobs over loopback, whole jobs in network namespaces.
+
+mod common;
+mod loopback;
+mod namespaces;
+mod usage;
