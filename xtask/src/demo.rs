@@ -40,7 +40,7 @@ pub struct Options {
     workers: u16,
 
     /// Passes over the training images
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=100))]
     epochs: u32,
 
     /// Training images of an epoch, at most 60000

@@ -70,7 +70,7 @@ impl Python {
         maturin.arg("bindings/python/Cargo.toml").arg("--out").arg(&wheels);
         maturin.arg("--interpreter").arg(self.interpreter());
         maturin.args(profile.cargo_arguments());
-        shell::run(&mut maturin).context("cannot build the Python package")?;
+        shell::read(&mut maturin).context("cannot build the Python package")?;
         let wheel = only_file(&wheels)?;
         shell::run(self.pip_install().args(["--force-reinstall", "--no-deps"]).arg(wheel))
             .context("cannot install the Python package")

@@ -40,7 +40,7 @@ def parse_arguments():
     parser.add_argument("--workers", type=int, required=True)
     parser.add_argument("--rendezvous", required=True, metavar="HOST:PORT", help="where rank 0 gathers the gloo group")
     parser.add_argument("--data", type=pathlib.Path, required=True, help="the folder with the four idx files (.gz)")
-    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--samples", type=int, default=30_000, help="training images per epoch, over all ranks")
     parser.add_argument("--batch", type=int, default=256, help="images per step, over all ranks, rounded down to equal parts")
     parser.add_argument("--learning-rate", type=float, default=0.1, help="the peak of the schedule")

@@ -214,7 +214,7 @@ fn climb(
         match start(datapath, jobs, options, address, incarnation) {
             Ok(started) => return Ok(started),
             // A wrong interface is the user's mistake, not a reason to take another datapath.
-            Err(error @ AggregatorError::Interface(_)) => return Err(error),
+            Err(error @ AggregatorError::Interface(_)) if options.interface.is_some() => return Err(error),
             Err(error) => tracing::info!("no {datapath} datapath: {error}"),
         }
     }

@@ -153,7 +153,7 @@ impl Worker {
 
     /// Begins an all-reduce of `buffer`, which comes back with the result in an [`Event::Complete`]; the operation's
     /// number. Any number of operations may be in progress. With [`Reduction::Mean`] the sum is divided by the sum of all
-    /// workers' weights; a weight says nothing with [`Reduction::Sum`].
+    /// workers' weights (values are not multiplied by them); a weight says nothing with [`Reduction::Sum`].
     ///
     /// # Errors
     /// [`WorkerError::Empty`], [`WorkerError::Weight`], or the error with which the job has failed; the buffer comes back.

@@ -87,7 +87,8 @@ impl Client {
     }
 
     /// Begins an all-reduce in place: `buffer` holds the values and then the result. `done` is called once, on the driver's
-    /// thread, with the buffer; it should be quick. `weight` is what a mean weighs this rank's values with, 1 to 65535.
+    /// thread, with the buffer; it should be quick. `weight`, 1 to 65535, is what this rank adds to the divisor of a mean: how many
+    /// samples the values are a sum over, for instance.
     pub fn all_reduce_with(
         &self,
         buffer: Buffer,
@@ -119,7 +120,10 @@ impl Drop for Client {
     fn drop(&mut self) {
         let _sent = self.commands.send(Command::Close);
         let _woken = self.waker.wake();
-        if let Some(thread) = self.thread.take() {
+        // In a callback on the driver's own thread there is nothing to wait for: it ends once the callback returns.
+        if let Some(thread) = self.thread.take()
+            && thread.thread().id() != std::thread::current().id()
+        {
             let _ended = thread.join();
         }
     }

@@ -1,7 +1,9 @@
 //! Real workers, a real aggregator on the udp datapath, real sockets on loopback. No privileges.
 
 use std::net::UdpSocket;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,8 +25,7 @@ fn job(workers: usize, lanes: usize, slots: u32, timeout: f64) -> Job {
     Job::parse(&text).expect("valid")
 }
 
-/// An aggregator on the udp datapath. The status socket's name has the port only, so aggregators in one namespace need
-/// ports of their own; tests take no status.
+/// An aggregator on the udp datapath.
 fn aggregator(job: &Job) -> RunningAggregator {
     let options = Options { datapath: Some(Datapath::Udp), interface: None };
     RunningAggregator::start(std::slice::from_ref(job), &options).expect("starts")
@@ -93,6 +94,87 @@ fn sums_are_exact_with_very_few_slots() {
 #[test]
 fn many_operations_are_in_flight_at_once() {
     check_exact(4, 352, 4000, &[1000; 200]);
+}
+
+#[test]
+fn a_mean_weighs_every_rank() {
+    let job = job(3, 16, 8, 5.0);
+    let _aggregator = aggregator(&job);
+    as_every_rank(&job, |rank, client| {
+        let (sender, outcome) = channel();
+        let values = vec![f32::from(rank) * 8.0; 20];
+        let weight = [1, 2, 5][usize::from(rank)];
+        client.all_reduce_with(Box::new(values), Reduction::Mean, weight, move |outcome| {
+            sender.send(outcome.map(|mut buffer| (*buffer).as_mut().to_vec()).map_err(|(error, _)| error)).expect("heard");
+        });
+        // (0 * 1 + 8 * 2 + 16 * 5) / (1 + 2 + 5)
+        assert_eq!(outcome.recv_timeout(Duration::from_secs(5)), Ok(Ok(vec![12.0; 20])));
+    });
+}
+
+#[test]
+fn a_nan_of_one_rank_makes_its_fragment_nan_at_all_ranks_and_no_other() {
+    let job = job(2, 16, 8, 5.0);
+    let _aggregator = aggregator(&job);
+    as_every_rank(&job, |rank, client| {
+        let mut values = vec![1.0; 48];
+        values[20] = if rank == 1 { f32::NAN } else { 1.0 };
+        let result = client.all_reduce(values, Reduction::Sum).wait().expect("completes");
+        let (first, rest) = result.split_at(16);
+        let (second, third) = rest.split_at(16);
+        assert_eq!((first, third), (&[2.0; 16][..], &[2.0; 16][..]));
+        assert!(second.iter().all(|value| value.is_nan()), "{second:?}");
+        assert_eq!(client.stats().nonfinite, 1);
+    });
+}
+
+#[test]
+fn magnitudes_beyond_the_guard_bits_are_sent_again_and_summed_alike() {
+    let job = job(2, 16, 8, 5.0);
+    let _aggregator = aggregator(&job);
+    let results = as_every_rank(&job, |rank, client| {
+        let values = vec![if rank == 0 { 1.0 } else { 1_048_576.0 }; 40];
+        let result = client.all_reduce(values, Reduction::Sum).wait().expect("completes");
+        assert_eq!(client.stats().redos, 3, "one for each fragment");
+        result
+    });
+    assert_eq!(results[0], vec![1_048_577.0; 40]);
+    assert_eq!(results[0], results[1]);
+}
+
+#[test]
+fn a_callback_that_panics_leaves_nobody_waiting() {
+    let job = job(2, 16, 8, 30.0);
+    let _aggregator = aggregator(&job);
+    let [first, second] = [0, 1].map(|rank| Client::connect(&job, rank).expect("joins"));
+    second.all_reduce_with(Box::new(vec![1.0_f32; 5]), Reduction::Sum, 1, |_| panic!("a mistake of the caller"));
+    // Rank 0 never issues operation 1.
+    let waiting = second.all_reduce(vec![1.0; 5], Reduction::Sum);
+    let start = Instant::now();
+    first.all_reduce(vec![1.0; 5], Reduction::Sum).wait().expect("completes");
+    for handle in [waiting, second.all_reduce(vec![1.0; 5], Reduction::Sum)] {
+        let error = handle.wait().expect_err("the thread is gone").to_string();
+        assert!(error.starts_with("rank 1:") && error.contains("ended unexpectedly"), "{error}");
+    }
+    assert!(start.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn a_callback_may_hold_the_last_client() {
+    let job = job(1, 16, 8, 5.0);
+    let _aggregator = aggregator(&job);
+    let client = Arc::new(Client::connect(&job, 0).expect("joins"));
+    let (sender, dropped) = channel();
+    let (let_go, may_drop) = channel::<()>();
+    let held = Arc::clone(&client);
+    client.all_reduce_with(Box::new(vec![1.0_f32; 5]), Reduction::Sum, 1, move |_| {
+        may_drop.recv_timeout(Duration::from_secs(5)).expect("let go");
+        drop(held);
+        sender.send(()).expect("heard");
+    });
+    drop(client);
+    let_go.send(()).expect("waits");
+    dropped.recv_timeout(Duration::from_secs(5)).expect("the client is dropped on its own thread");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The built command: wrong usage, whole jobs over loopback, whole jobs in network namespaces.
 
 mod common;
+mod faults;
 mod loopback;
 mod namespaces;
 mod usage;

@@ -7,13 +7,13 @@ use nix::sys::signal::Signal;
 use xagg_testbed::{Node, Process, Testbed, aggregator_address, skip_unless_root, worker_address};
 
 /// A job whose members are in a testbed's namespaces.
-fn job(workers: usize, more: &str) -> JobFile {
+pub fn job(workers: usize, more: &str) -> JobFile {
     let addresses: Vec<String> = (0..workers).map(|rank| format!("{}:9701", worker_address(rank))).collect();
     JobFile::write(&addresses, &format!("{}:9700", aggregator_address(0)), more, 5.0)
 }
 
 /// The command inside a node.
-fn inside(node: &Node, command: &std::process::Command) -> std::process::Command {
+pub fn inside(node: &Node, command: &std::process::Command) -> std::process::Command {
     let mut inside = node.command(command.get_program());
     inside.args(command.get_args());
     inside
