@@ -3,7 +3,7 @@
 use std::sync::mpsc::Sender;
 
 use pyo3::prelude::*;
-use xagg_worker::{Buffer, WorkerError};
+use xagg_worker::{Buffer, Failure};
 
 /// An operation that has ended.
 pub struct Completion {
@@ -28,7 +28,7 @@ impl Ticket {
     }
 
     /// The operation has ended.
-    pub fn complete(mut self, outcome: Result<Buffer, (WorkerError, Buffer)>) {
+    pub fn complete(mut self, outcome: Result<Buffer, Failure>) {
         let (error, memory) = match outcome {
             Ok(memory) => (None, memory),
             Err((error, memory)) => (Some(error.to_string()), memory),

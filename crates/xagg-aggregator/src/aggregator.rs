@@ -67,7 +67,9 @@ pub enum AggregatorError {
     #[error("an aggregator needs at least one job file")]
     NoJob,
     /// The jobs name different addresses.
-    #[error("the job files name different aggregators, {first} and {other}: start one aggregator for each address and port")]
+    #[error(
+        "the job files name different aggregators, {first} and {other}: start one aggregator for each address and port"
+    )]
     Address {
         /// That of the first job.
         first: SocketAddrV4,
@@ -90,7 +92,9 @@ pub enum AggregatorError {
     #[error(transparent)]
     Udp(#[from] UdpError),
     /// Status queries cannot be served.
-    #[error("cannot serve status queries for {address}: {reason}. Is another aggregator with this address running here?")]
+    #[error(
+        "cannot serve status queries for {address}: {reason}. Is another aggregator with this address running here?"
+    )]
     Status {
         /// The aggregator's address.
         address: SocketAddrV4,
@@ -172,7 +176,12 @@ impl Shared {
             incarnation: self.incarnation,
             uptime_seconds: self.started.elapsed().as_secs_f64(),
             drops: status::unassigned_drops(&report),
-            jobs: self.jobs.iter().zip(&report.jobs).map(|(job, report)| JobStatus::new(job, report)).collect(),
+            jobs: self
+                .jobs
+                .iter()
+                .zip(&report.jobs)
+                .map(|(job, report)| JobStatus::new(job, report))
+                .collect(),
         }
     }
 }

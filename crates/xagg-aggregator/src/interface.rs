@@ -39,7 +39,9 @@ pub enum InterfaceError {
         existing: String,
     },
     /// The interface is there but does not have the address.
-    #[error("the network interface {name} does not have the aggregator's address {address}: its addresses are {existing}")]
+    #[error(
+        "the network interface {name} does not have the aggregator's address {address}: its addresses are {existing}"
+    )]
     WrongAddress {
         /// The name asked for.
         name: String,
@@ -92,7 +94,11 @@ fn query_mtu(name: &str) -> usize {
     }
     // SAFETY: the descriptor is open and the request is a whole `ifreq` that outlives the call.
     let result = unsafe {
-        libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(&socket), libc::SIOCGIFMTU, std::ptr::from_mut(&mut request))
+        libc::ioctl(
+            std::os::fd::AsRawFd::as_raw_fd(&socket),
+            libc::SIOCGIFMTU,
+            std::ptr::from_mut(&mut request),
+        )
     };
     // SAFETY: SIOCGIFMTU has filled in this member of the union.
     if result == 0 { usize::try_from(unsafe { request.ifr_ifru.ifru_mtu }).unwrap_or(0) } else { 0 }

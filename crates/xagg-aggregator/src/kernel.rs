@@ -98,7 +98,10 @@ impl KernelAggregator {
     pub fn report(&self) -> Result<Report, KernelError> {
         let jobs = (1..).zip(&self.workers).map(|(index, workers)| {
             let workers = (0..*workers as u32).map(|rank| self.worker(index, rank));
-            Ok(JobReport { counters: self.loaded.counters(index)?, workers: workers.collect::<Result<_, _>>()? })
+            Ok(JobReport {
+                counters: self.loaded.counters(index)?,
+                workers: workers.collect::<Result<_, _>>()?,
+            })
         });
         Ok(Report { unassigned: self.loaded.counters(0)?, jobs: jobs.collect::<Result<_, KernelError>>()? })
     }
@@ -125,7 +128,8 @@ impl Loaded {
     /// A job's counters, summed over the CPUs; index 0 belongs to no job.
     fn counters(&self, job: u32) -> Result<[u64; COUNTERS], KernelError> {
         let mut sums = [0; COUNTERS];
-        let values = self.counters.lookup_percpu(&job.to_ne_bytes(), MapFlags::ANY).map_err(KernelError::Map)?;
+        let values =
+            self.counters.lookup_percpu(&job.to_ne_bytes(), MapFlags::ANY).map_err(KernelError::Map)?;
         for cpu in values.unwrap_or_default() {
             for (sum, bytes) in sums.iter_mut().zip(cpu.as_chunks::<8>().0) {
                 *sum += u64::from_ne_bytes(*bytes);

@@ -59,7 +59,10 @@ mod tests {
         assert!(needed >= 1000 * 2 * 1408);
         assert_eq!(check_against(std::slice::from_ref(&job), needed), Ok(()));
         let message = check_against(&[job], needed - 1).expect_err("too little").to_string();
-        assert!(message.contains(&needed.to_string()) && message.contains(&(needed - 1).to_string()), "{message}");
+        assert!(
+            message.contains(&needed.to_string()) && message.contains(&(needed - 1).to_string()),
+            "{message}"
+        );
         assert!(available().is_some_and(|free| free > 1 << 20));
     }
 }

@@ -88,7 +88,9 @@ pub struct WorkerStatus {
 #[derive(Debug, Error)]
 pub enum QueryError {
     /// Nobody listens.
-    #[error("no aggregator at {address} runs on this machine (in this network namespace): start one with `xagg aggregator --job FILE`")]
+    #[error(
+        "no aggregator at {address} runs on this machine (in this network namespace): start one with `xagg aggregator --job FILE`"
+    )]
     Nobody {
         /// The address asked for.
         address: SocketAddrV4,
@@ -105,14 +107,15 @@ pub enum QueryError {
 
 impl JobStatus {
     pub(crate) fn new(job: &Job, report: &JobReport) -> Self {
-        let workers = (0..).zip(&job.workers).zip(&report.workers).map(|((rank, address), worker)| WorkerStatus {
-            rank,
-            address: *address,
-            joined: worker.joined,
-            packets: worker.packets,
-            fragments: worker.sequences,
-            last_heard_seconds: worker.last_heard.map(|ago| ago.as_secs_f64()),
-        });
+        let workers =
+            (0..).zip(&job.workers).zip(&report.workers).map(|((rank, address), worker)| WorkerStatus {
+                rank,
+                address: *address,
+                joined: worker.joined,
+                packets: worker.packets,
+                fragments: worker.sequences,
+                last_heard_seconds: worker.last_heard.map(|ago| ago.as_secs_f64()),
+            });
         Self {
             job: job.id,
             view: job.view,
@@ -145,7 +148,9 @@ pub(crate) fn unassigned_drops(report: &Report) -> BTreeMap<String, u64> {
 pub fn running() -> Vec<SocketAddrV4> {
     let sockets = std::fs::read_to_string("/proc/thread-self/net/unix").unwrap_or_default();
     // A listening abstract socket is shown with an @ before its name.
-    let name = |line: &str| line.split_whitespace().last()?.strip_prefix('@')?.strip_prefix(SOCKET_PREFIX)?.parse().ok();
+    let name = |line: &str| {
+        line.split_whitespace().last()?.strip_prefix('@')?.strip_prefix(SOCKET_PREFIX)?.parse().ok()
+    };
     let found: std::collections::BTreeSet<SocketAddrV4> = sockets.lines().filter_map(name).collect();
     found.into_iter().collect()
 }
@@ -181,7 +186,10 @@ pub(crate) struct Server {
 
 impl Server {
     /// Serves what `status` gives.
-    pub(crate) fn start(address: SocketAddrV4, status: impl Fn() -> Status + Send + 'static) -> io::Result<Self> {
+    pub(crate) fn start(
+        address: SocketAddrV4,
+        status: impl Fn() -> Status + Send + 'static,
+    ) -> io::Result<Self> {
         let listener = UnixListener::bind_addr(&socket_name(address)?)?;
         listener.set_nonblocking(true)?;
         let stop = Arc::new(AtomicBool::new(false));

@@ -27,7 +27,9 @@ const SEND_PATIENCE_MILLIS: u8 = 10;
 #[derive(Debug, Error)]
 pub enum UdpError {
     /// The socket cannot be bound.
-    #[error("cannot listen on {address}: {reason}. Is another aggregator running here, and is this an address of this machine?")]
+    #[error(
+        "cannot listen on {address}: {reason}. Is another aggregator running here, and is this an address of this machine?"
+    )]
     Bind {
         /// The aggregator's address and port.
         address: SocketAddrV4,
@@ -80,7 +82,9 @@ impl UdpAggregator {
         let shared = Arc::new(Shared { aggregator, stop: AtomicBool::new(false), origin });
         let thread = {
             let shared = Arc::clone(&shared);
-            std::thread::Builder::new().name("xagg-udp".to_owned()).spawn(move || serve(&shared, socket, poll))?
+            std::thread::Builder::new()
+                .name("xagg-udp".to_owned())
+                .spawn(move || serve(&shared, socket, poll))?
         };
         let jobs = jobs.iter().map(|job| (job.id, job.view)).collect();
         Ok(Self { shared, jobs, waker, thread: Some(thread) })
@@ -126,7 +130,10 @@ fn serve(shared: &Shared, mut socket: BatchSocket, mut poll: Poll) {
             }
             _ => {}
         }
-        while !shared.stop.load(Ordering::Relaxed) && serve_batch(shared, &mut socket, &mut outbox) {}
+        let mut more = true;
+        while more && !shared.stop.load(Ordering::Relaxed) {
+            more = serve_batch(shared, &mut socket, &mut outbox);
+        }
     }
 }
 

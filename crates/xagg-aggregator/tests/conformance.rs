@@ -45,13 +45,15 @@ struct Case {
     loss_permille: u32,
 }
 
-const PLAIN: Case = Case { workers: 4, mtu: 1500, lanes: 352, slots: 3000, length: 500_000, loss_permille: 0 };
+const PLAIN: Case =
+    Case { workers: 4, mtu: 1500, lanes: 352, slots: 3000, length: 500_000, loss_permille: 0 };
 
 /// Exact integers and reals with the same bits on all ranks; the bits of the reals.
 fn run(case: &Case, datapath: Datapath) -> Vec<u32> {
     // Frames longer than the MTU would be lost as a whole, which is not what 1 % means.
     let offloads = case.loss_permille == 0;
-    let bed = Testbed::builder().workers(case.workers).mtu(case.mtu).offloads(offloads).build().expect("builds");
+    let bed =
+        Testbed::builder().workers(case.workers).mtu(case.mtu).offloads(offloads).build().expect("builds");
     for worker in bed.workers() {
         bed.set_loss(worker, case.loss_permille, case.loss_permille).expect("sets the loss");
     }
@@ -121,7 +123,11 @@ fn two_runs_with_other_arrival_orders_have_the_same_bits() {
         let job = common::job(case.workers, case.lanes, case.slots, 20.0);
         let _aggregator = common::aggregator(&bed, &job, Datapath::XdpNative);
         let results = common::as_every_rank(&bed, &job, |rank, client| {
-            std::thread::sleep(Duration::from_millis(if rank == first { 0 } else { 100 + 50 * u64::from(rank) }));
+            std::thread::sleep(Duration::from_millis(if rank == first {
+                0
+            } else {
+                100 + 50 * u64::from(rank)
+            }));
             client.all_reduce(reals(rank, case.length), Reduction::Sum).wait().expect("completes")
         });
         results[0].iter().map(|value| value.to_bits()).collect::<Vec<_>>()

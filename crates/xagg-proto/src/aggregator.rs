@@ -53,7 +53,9 @@ pub enum AdmitError {
         view: u16,
     },
     /// Another packet length than the jobs before.
-    #[error("job {job} has lanes = {lanes}, the jobs before it have {others}: all jobs of an aggregator must have the same")]
+    #[error(
+        "job {job} has lanes = {lanes}, the jobs before it have {others}: all jobs of an aggregator must have the same"
+    )]
     Lanes {
         /// The job.
         job: u32,

@@ -91,7 +91,9 @@ pub enum JobError {
     #[error(transparent)]
     Workers(#[from] TooManyWorkers),
     /// Two members with the same address and port.
-    #[error("{0} stands twice in the job file: give every worker and the aggregator an address or a port of its own")]
+    #[error(
+        "{0} stands twice in the job file: give every worker and the aggregator an address or a port of its own"
+    )]
     DuplicateAddress(SocketAddrV4),
     /// Not an IPv4 address and a port.
     #[error("{what} = \"{value}\" is not an IPv4 address with a port, such as 10.0.0.1:9700")]
@@ -102,16 +104,22 @@ pub enum JobError {
         value: String,
     },
     /// The lanes are not a multiple of 16 in range.
-    #[error("lanes = {0} is not a multiple of {LANE_BLOCK} from {LANE_BLOCK} to {MAX_LANES}: 352 fits MTU 1500, 848 fits MTU 3498")]
+    #[error(
+        "lanes = {0} is not a multiple of {LANE_BLOCK} from {LANE_BLOCK} to {MAX_LANES}: 352 fits MTU 1500, 848 fits MTU 3498"
+    )]
     Lanes(u64),
     /// Neither or both of `slots` and `gradient_elements`.
-    #[error("the job file must have either gradient_elements (values in flight in one step) or slots (fragments), not {0}")]
+    #[error(
+        "the job file must have either gradient_elements (values in flight in one step) or slots (fragments), not {0}"
+    )]
     SlotsOrElements(&'static str),
     /// Too few or too many slots.
     #[error("{0} slots are out of range: 1 to {MAX_SLOTS}")]
     Slots(u64),
     /// Too short a secret.
-    #[error("the secret has {0} characters: use at least {LEAST_SECRET}, for instance from `openssl rand -hex 16`")]
+    #[error(
+        "the secret has {0} characters: use at least {LEAST_SECRET}, for instance from `openssl rand -hex 16`"
+    )]
     Secret(usize),
     /// Not a positive, finite time.
     #[error("timeout_seconds must be more than 0 and at most 86400")]
@@ -258,7 +266,11 @@ fn parse_slots(slots: Option<u64>, elements: Option<u64>, lanes: usize) -> Resul
 
 fn parse_timeout(seconds: Option<f64>) -> Result<Duration, JobError> {
     let seconds = seconds.unwrap_or(DEFAULT_TIMEOUT_SECONDS);
-    if seconds > 0.0 && seconds <= 86_400.0 { Ok(Duration::from_secs_f64(seconds)) } else { Err(JobError::Timeout) }
+    if seconds > 0.0 && seconds <= 86_400.0 {
+        Ok(Duration::from_secs_f64(seconds))
+    } else {
+        Err(JobError::Timeout)
+    }
 }
 
 #[cfg(test)]

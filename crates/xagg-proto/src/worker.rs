@@ -28,7 +28,7 @@ mod transmit;
 mod window;
 
 pub use error::{Heard, Missing, Phase, WorkerError};
-pub use operation::{Buffer, Values};
+pub use operation::{Buffer, Failure, Values};
 pub use stats::Stats;
 
 use flight::Flight;
@@ -163,16 +163,16 @@ impl Worker {
         mut buffer: Buffer,
         reduction: Reduction,
         weight: u32,
-    ) -> Result<u64, (WorkerError, Buffer)> {
+    ) -> Result<u64, Box<Failure>> {
         let length = (*buffer).as_mut().len();
         if let Membership::Failed(error) = &self.membership {
-            return Err((error.clone(), buffer));
+            return Err(Box::new((error.clone(), buffer)));
         }
         if length == 0 {
-            return Err((WorkerError::Empty, buffer));
+            return Err(Box::new((WorkerError::Empty, buffer)));
         }
         if !(1..=xagg_wire::repr::MAX_WEIGHT).contains(&weight) {
-            return Err((WorkerError::Weight(weight), buffer));
+            return Err(Box::new((WorkerError::Weight(weight), buffer)));
         }
         if self.operations.len() == 0 {
             self.last_progress = now;
@@ -206,7 +206,8 @@ impl Worker {
             Membership::Joining { next, .. } => Some(*next),
             Membership::Joined => {
                 let stalled = (self.operations.len() > 0).then(|| self.last_progress + self.timeout);
-                let pull = (self.fragments.waiting() > 0).then(|| self.results.deadline(self.pull_patience()));
+                let pull =
+                    (self.fragments.waiting() > 0).then(|| self.results.deadline(self.pull_patience()));
                 let send = self.may_send().then(|| self.window.next_token(self.flight.round_trip()));
                 [stalled, pull, send, self.flight.deadline()].into_iter().flatten().min()
             }

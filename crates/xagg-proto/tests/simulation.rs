@@ -102,7 +102,10 @@ fn random_scenario(faults: Faults, seed: u64) {
         let expected = bits(&reference(&job, inputs));
         for (rank, outcome) in outcomes.iter().enumerate() {
             let result = outcome[operation].as_ref().unwrap_or_else(|error| panic!("rank {rank}: {error}"));
-            assert!(bits(result) == expected, "rank {rank}, operation {operation} differs from the exact sum");
+            assert!(
+                bits(result) == expected,
+                "rank {rank}, operation {operation} differs from the exact sum"
+            );
         }
     }
 }
@@ -219,7 +222,9 @@ fn a_killed_worker_ends_the_others_within_the_timeout() {
     simulation.kill(Duration::from_millis(100), 1);
     let outcomes = simulation.run(60 * SECONDS);
     for outcome in [&outcomes[0], &outcomes[2]] {
-        let WorkerError::Stalled { missing, operation, .. } = only_error(outcome) else { panic!("{outcome:?}") };
+        let WorkerError::Stalled { missing, operation, .. } = only_error(outcome) else {
+            panic!("{outcome:?}")
+        };
         assert_eq!(*missing, Missing(Some(vec![1])));
         assert!(operation.contains("operation 0"), "{operation}");
     }
@@ -233,7 +238,8 @@ fn different_operations_are_an_error_with_both_signatures_at_both() {
     let outcomes = simulation.run(60 * SECONDS);
     let mut own = vec![];
     for outcome in &outcomes {
-        let WorkerError::Mismatch { first_signature, other_signature, own_signature, .. } = only_error(outcome)
+        let WorkerError::Mismatch { first_signature, other_signature, own_signature, .. } =
+            only_error(outcome)
         else {
             panic!("{outcome:?}")
         };

@@ -6,8 +6,8 @@ use std::net::{SocketAddr, SocketAddrV4};
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
-use nix::sys::socket::sockopt::RcvBufForce;
 use mio::{Interest, Registry, Token};
+use nix::sys::socket::sockopt::RcvBufForce;
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSocketState};
 use socket2::SockRef;
 
@@ -164,7 +164,8 @@ mod tests {
 
     #[test]
     fn a_batch_arrives_as_the_packets_that_were_sent() {
-        let (from, to) = ("127.91.0.1:9001".parse().expect("address"), "127.91.0.2:9001".parse().expect("address"));
+        let (from, to) =
+            ("127.91.0.1:9001".parse().expect("address"), "127.91.0.2:9001".parse().expect("address"));
         let sender = BatchSocket::bind(from).expect("binds");
         let mut receiver = BatchSocket::bind(to).expect("binds");
         let count = sender.segments(1000);
@@ -178,7 +179,8 @@ mod tests {
 
     #[test]
     fn a_closed_port_is_an_error_of_a_connected_socket() {
-        let (from, to) = ("127.91.0.3:9001".parse().expect("address"), "127.91.0.4:9001".parse().expect("address"));
+        let (from, to) =
+            ("127.91.0.3:9001".parse().expect("address"), "127.91.0.4:9001".parse().expect("address"));
         let mut socket = BatchSocket::bind(from).expect("binds");
         socket.connect(to).expect("connects");
         socket.send(to, &[0; 10], 10).expect("sends");

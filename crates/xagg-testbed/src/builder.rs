@@ -24,7 +24,14 @@ pub struct Builder {
 
 impl Default for Builder {
     fn default() -> Self {
-        Self { workers: 4, aggregators: 1, mtu: 1500, offloads: true, rate: None, worker_rates: BTreeMap::new() }
+        Self {
+            workers: 4,
+            aggregators: 1,
+            mtu: 1500,
+            offloads: true,
+            rate: None,
+            worker_rates: BTreeMap::new(),
+        }
     }
 }
 
@@ -90,7 +97,8 @@ impl Builder {
             self.connect_worker(&bed, rank)?;
         }
         for index in 0..self.aggregators {
-            let node = Node::create(format!("{id}-a{index}"), aggregator_address(index), format!("a{index}"))?;
+            let node =
+                Node::create(format!("{id}-a{index}"), aggregator_address(index), format!("a{index}"))?;
             bed.aggregators.push(node);
             self.connect_aggregator(&bed, index)?;
         }

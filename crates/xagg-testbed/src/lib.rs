@@ -90,7 +90,8 @@ impl Testbed {
     /// Removes what processes have left that did not live to remove it.
     pub fn remove_stale() {
         for name in namespace::existing() {
-            let creator = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
+            let creator =
+                name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
             if creator.is_some_and(|pid| !std::path::Path::new(&format!("/proc/{pid}")).exists()) {
                 let _gone_already = run("ip", &["netns", "delete", &name]);
             }

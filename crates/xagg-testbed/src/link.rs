@@ -25,7 +25,12 @@ pub struct Counters {
 }
 
 /// Connects a node to the switch's bridge.
-pub(crate) fn connect(switch: &Node, node: &Node, bridge: &str, properties: Properties) -> Result<(), ShellError> {
+pub(crate) fn connect(
+    switch: &Node,
+    node: &Node,
+    bridge: &str,
+    properties: Properties,
+) -> Result<(), ShellError> {
     let (mtu, queues) = (properties.mtu, properties.queues);
     let (port, interface) = (node.port(), Node::INTERFACE);
     let queues = format!("numtxqueues {queues} numrxqueues {queues}");
@@ -91,12 +96,18 @@ fn add_bucket(node: &Node, device: &str, rate: Rate) -> Result<(), ShellError> {
     // A token bucket refills once a timer tick at worst (4 ms): it must hold what passes in that time.
     let burst = (rate.bits_per_second() / 8 / 200).max(20_000).to_string();
     let rate = rate.to_string();
-    let bucket = ["qdisc", "add", "dev", device, "root", "tbf", "rate", &rate, "burst", &burst, "latency", "25ms"];
+    let bucket =
+        ["qdisc", "add", "dev", device, "root", "tbf", "rate", &rate, "burst", &burst, "latency", "25ms"];
     run("tc", &[&["-n", node.name()], bucket.as_slice()].concat())
 }
 
 /// Replaces the rules that lose packets on a node's link.
-pub(crate) fn set_loss(switch: &Node, node: &Node, to_permille: u32, from_permille: u32) -> Result<(), ShellError> {
+pub(crate) fn set_loss(
+    switch: &Node,
+    node: &Node,
+    to_permille: u32,
+    from_permille: u32,
+) -> Result<(), ShellError> {
     let port = node.port();
     let chain = |hook: &str, permille: u32| {
         let some = format!("numgen random mod 1000 < {permille} drop");

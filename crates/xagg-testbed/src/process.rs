@@ -107,7 +107,10 @@ impl Process {
             }
             if Instant::now() >= deadline {
                 let (stdout, stderr) = (self.stdout()?, self.stderr()?);
-                return Err(io::Error::new(io::ErrorKind::TimedOut, format!("still running: {stdout}{stderr}")));
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    format!("still running: {stdout}{stderr}"),
+                ));
             }
             std::thread::sleep(Duration::from_millis(10));
         }

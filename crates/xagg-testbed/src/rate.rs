@@ -27,7 +27,8 @@ impl FromStr for Rate {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text} is not a rate: write a number and a unit, such as 1gbit, 250mbit or 2.5gbit");
+        let wrong =
+            || format!("{text} is not a rate: write a number and a unit, such as 1gbit, 250mbit or 2.5gbit");
         let (unit, factor) = UNITS.iter().find(|(unit, _)| text.ends_with(unit)).ok_or_else(wrong)?;
         let number: f64 = text[..text.len() - unit.len()].trim().parse().map_err(|_| wrong())?;
         let bits = number * *factor as f64;
@@ -37,7 +38,7 @@ impl FromStr for Rate {
 
 impl fmt::Display for Rate {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let found = UNITS.iter().find(|(_, factor)| self.0 % factor == 0);
+        let found = UNITS.iter().find(|(_, factor)| self.0.is_multiple_of(*factor));
         match found {
             Some((unit, factor)) => write!(formatter, "{}{unit}", self.0 / factor),
             None => write!(formatter, "{}bit", self.0),

@@ -18,7 +18,10 @@ pub fn skip_unless_root(test: &str) -> bool {
     if is_root() {
         return false;
     }
-    assert!(std::env::var_os("XAGG_REQUIRE_ROOT").is_none(), "{test} needs root, and XAGG_REQUIRE_ROOT is set");
+    assert!(
+        std::env::var_os("XAGG_REQUIRE_ROOT").is_none(),
+        "{test} needs root, and XAGG_REQUIRE_ROOT is set"
+    );
     let line = format!("SKIPPED {test}: needs root");
     eprintln!("{line}");
     if let Some(path) = std::env::var_os("XAGG_SKIP_LOG") {

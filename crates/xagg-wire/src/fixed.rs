@@ -9,7 +9,9 @@ use crate::MAX_WORKERS;
 
 /// The number of workers is 0 or more than a fragment's integers have room for.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-#[error("{0} workers are out of range: a job has 1 to {MAX_WORKERS}, which is what the 32-bit sums have room for")]
+#[error(
+    "{0} workers are out of range: a job has 1 to {MAX_WORKERS}, which is what the 32-bit sums have room for"
+)]
 pub struct TooManyWorkers(pub usize);
 
 /// How values become lanes in a job of so many workers.

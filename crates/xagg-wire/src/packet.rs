@@ -284,7 +284,8 @@ fn word_sum(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<4>();
     let mut tail = [0; 4];
     tail[..rest.len()].copy_from_slice(rest);
-    words.iter().map(|word| u64::from(u32::from_le_bytes(*word))).sum::<u64>() + u64::from(u32::from_le_bytes(tail))
+    words.iter().map(|word| u64::from(u32::from_le_bytes(*word))).sum::<u64>()
+        + u64::from(u32::from_le_bytes(tail))
 }
 
 /// Folds a sum of words to 32 bits with end-around carry.

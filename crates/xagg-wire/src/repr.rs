@@ -236,9 +236,7 @@ impl Repr {
                 receipts,
             },
             Kind::Ack => Self::Ack { receipts },
-            Kind::Pull => {
-                Self::Pull { sequence, slot: packet.slot(), redo, timestamp: packet.timestamp() }
-            }
+            Kind::Pull => Self::Pull { sequence, slot: packet.slot(), redo, timestamp: packet.timestamp() },
             Kind::Pending => Self::Pending { sequence, seen: read_seen(packet.body()), receipts },
             Kind::Reject => Self::Reject(parse_rejection(packet)?),
         })

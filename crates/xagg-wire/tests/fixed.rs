@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 use xagg_wire::fixed::{
-    Exponent, Format, Magnitude, add_lanes, copy_lanes, dequantise, magnitude, quantise, shift_lanes, write_lanes,
+    Exponent, Format, Magnitude, add_lanes, copy_lanes, dequantise, magnitude, quantise, shift_lanes,
+    write_lanes,
 };
 use xagg_wire::{LANE_BLOCK, MAX_WORKERS};
 
@@ -29,7 +30,8 @@ fn fragment() -> impl Strategy<Value = Vec<f32>> {
 }
 
 fn fragments() -> impl Strategy<Value = Vec<Vec<f32>>> {
-    (1_usize..=12).prop_flat_map(|workers| prop::collection::vec(prop::collection::vec(finite(), LANE_BLOCK), workers))
+    (1_usize..=12)
+        .prop_flat_map(|workers| prop::collection::vec(prop::collection::vec(finite(), LANE_BLOCK), workers))
 }
 
 fn own_exponent(values: &[f32]) -> Exponent {
@@ -47,7 +49,10 @@ fn lanes_of(format: Format, exponent: Exponent, values: &[f32]) -> Vec<u8> {
 }
 
 /// Sums contributions in this order as an aggregator does; lanes and exponent of the sum, or the exponent of the second phase.
-fn aggregate(format: Format, contributions: &[(Exponent, Vec<u8>)]) -> Result<(Exponent, Vec<u32>), Exponent> {
+fn aggregate(
+    format: Format,
+    contributions: &[(Exponent, Vec<u8>)],
+) -> Result<(Exponent, Vec<u32>), Exponent> {
     let mut bank = vec![0; LANE_BLOCK];
     let (mut largest, mut least) = (Exponent::ZERO, Exponent::ZERO);
     for (count, (exponent, lanes)) in (0..).zip(contributions) {
@@ -246,7 +251,9 @@ fn every_number_of_workers_fits_32_bits() {
         assert!(largest_lane * workers as u64 <= u64::from(u32::MAX), "{workers}");
     }
     for workers in [0, 257, usize::MAX] {
-        assert!(Format::for_workers(workers).expect_err("refused").to_string().contains(&workers.to_string()));
+        assert!(
+            Format::for_workers(workers).expect_err("refused").to_string().contains(&workers.to_string())
+        );
     }
 }
 
@@ -255,7 +262,8 @@ fn the_mean_is_rounded_once() {
     let format = Format::for_workers(3).expect("in range");
     let exponent = Exponent::finite(1).expect("legal");
     let contribution = (exponent, lanes_of(format, exponent, &[1.0]));
-    let (_, bank) = aggregate(format, &[contribution.clone(), contribution.clone(), contribution]).expect("one phase");
+    let (_, bank) =
+        aggregate(format, &[contribution.clone(), contribution.clone(), contribution]).expect("one phase");
     let mut lanes = vec![0; 4 * LANE_BLOCK];
     write_lanes(&bank, &mut lanes);
     let mut mean = [0.0];

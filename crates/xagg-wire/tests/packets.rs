@@ -10,7 +10,10 @@ use xagg_wire::{Cookie, Flow, Packet, Reason, Receipts, Repr};
 const LANES: usize = 16;
 
 fn exponent() -> impl Strategy<Value = Exponent> {
-    prop_oneof![Just(Exponent::ZERO), (-149..=128_i16).prop_map(|value| Exponent::finite(value).expect("in range"))]
+    prop_oneof![
+        Just(Exponent::ZERO),
+        (-149..=128_i16).prop_map(|value| Exponent::finite(value).expect("in range"))
+    ]
 }
 
 fn receipts() -> impl Strategy<Value = Receipts> {
@@ -57,17 +60,28 @@ fn repr() -> impl Strategy<Value = Repr> {
         any::<(u64, bool)>().prop_map(|(nonce, no_gso)| Repr::Welcome { nonce, no_gso }),
         contribution(1).prop_map(Repr::Gradient),
         contribution(256).prop_map(Repr::Aggregate),
-        result.prop_map(|((sequence, packet_number, nonfinite, contributors, weight), exponent, receipts)| {
-            Repr::Result { sequence, packet_number, nonfinite, exponent, contributors, weight, receipts }
-        }),
-        (any::<(u64, u32)>(), exponent(), receipts()).prop_map(|((sequence, packet_number), exponent, receipts)| {
-            Repr::Redo { sequence, packet_number, exponent, receipts }
-        }),
+        result.prop_map(
+            |((sequence, packet_number, nonfinite, contributors, weight), exponent, receipts)| {
+                Repr::Result { sequence, packet_number, nonfinite, exponent, contributors, weight, receipts }
+            }
+        ),
+        (any::<(u64, u32)>(), exponent(), receipts()).prop_map(
+            |((sequence, packet_number), exponent, receipts)| {
+                Repr::Redo { sequence, packet_number, exponent, receipts }
+            }
+        ),
         receipts().prop_map(|receipts| Repr::Ack { receipts }),
-        any::<(u64, u32, bool, u32)>()
-            .prop_map(|(sequence, slot, redo, timestamp)| Repr::Pull { sequence, slot, redo, timestamp }),
-        (any::<(u64, [u64; 4])>(), receipts())
-            .prop_map(|((sequence, seen), receipts)| Repr::Pending { sequence, seen, receipts }),
+        any::<(u64, u32, bool, u32)>().prop_map(|(sequence, slot, redo, timestamp)| Repr::Pull {
+            sequence,
+            slot,
+            redo,
+            timestamp
+        }),
+        (any::<(u64, [u64; 4])>(), receipts()).prop_map(|((sequence, seen), receipts)| Repr::Pending {
+            sequence,
+            seen,
+            receipts
+        }),
         rejection().prop_map(Repr::Reject),
     ]
 }

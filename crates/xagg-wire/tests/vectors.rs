@@ -41,7 +41,10 @@ fn packets() -> Vec<(&'static str, Repr)> {
         ("welcome", Repr::Welcome { nonce: 0x0102_0304_0506_0708, no_gso: true }),
         ("gradient", Repr::Gradient(contribution)),
         ("gradient_redo", Repr::Gradient(Contribution { redo: true, ack_request: false, ..contribution })),
-        ("gradient_nonfinite", Repr::Gradient(Contribution { nonfinite: true, exponent: Exponent::ZERO, ..contribution })),
+        (
+            "gradient_nonfinite",
+            Repr::Gradient(Contribution { nonfinite: true, exponent: Exponent::ZERO, ..contribution }),
+        ),
         ("aggregate", Repr::Aggregate(Contribution { contributors: 3, weight: 6, ..contribution })),
         (
             "result",
@@ -98,7 +101,7 @@ fn packet_vectors() -> Value {
 fn fixed_vectors() -> Value {
     let fragments: [&[f32]; 7] = [
         &[0.0, -0.0],
-        &[1.0, -1.0, 0.5, 3.141_592_7],
+        &[1.0, -1.0, 0.5, 3.0e-3],
         &[1.0e-10, -2.5e-10, 3.0e-12],
         &[f32::MAX, f32::MIN, 1.0],
         &[f32::from_bits(1), f32::from_bits(0x7f_ffff), f32::MIN_POSITIVE],
@@ -118,7 +121,9 @@ fn fixed_vectors() -> Value {
             quantise(format, exponent, values, &mut lanes);
             let mut back = vec![0.0; values.len()];
             dequantise(format, exponent, 1, 1, &lanes, &mut back);
-            let bits = |values: &[f32]| -> Vec<String> { values.iter().map(|v| format!("{:08x}", v.to_bits())).collect() };
+            let bits = |values: &[f32]| -> Vec<String> {
+                values.iter().map(|v| format!("{:08x}", v.to_bits())).collect()
+            };
             vectors.push(json!({
                 "workers": workers,
                 "value_bits": format.value_bits(),

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use thiserror::Error;
-use xagg_proto::worker::{Buffer, Stats, WorkerError};
+use xagg_proto::worker::{Buffer, Failure, Stats, WorkerError};
 use xagg_proto::{Job, Worker};
 use xagg_socket::BatchSocket;
 use xagg_wire::Reduction;
@@ -47,6 +47,7 @@ pub enum ClientError {
 /// be the same on all ranks. Dropping it ends the membership; what is in progress fails.
 #[derive(Debug)]
 pub struct Client {
+    rank: u16,
     commands: Sender<Command>,
     waker: Arc<mio::Waker>,
     stats: Arc<Mutex<Stats>>,
@@ -73,28 +74,28 @@ impl Client {
             .name(format!("xagg-rank-{rank}"))
             .spawn(move || driver.run())
             .map_err(system)?;
-        let client = Self { commands, waker, stats, thread: Some(thread) };
+        let client = Self { rank, commands, waker, stats, thread: Some(thread) };
         // Bounded: the worker gives up joining after the job's timeout, and a driver that dies hangs up.
-        let outcome = answer.recv().unwrap_or_else(|_| Err(driver_ended(rank)));
+        let outcome = answer.recv().unwrap_or_else(|_| Err(driver_failed(rank)));
         outcome.map(|()| client).map_err(ClientError::from)
     }
 
     /// Begins an all-reduce of the values; any number may be in progress.
     pub fn all_reduce(&self, values: Vec<f32>, reduction: Reduction) -> Handle {
-        let (handle, done) = Handle::new();
+        let (handle, done) = Handle::new(self.rank);
         self.all_reduce_with(Box::new(values), reduction, 1, done);
         handle
     }
 
     /// Begins an all-reduce in place: `buffer` holds the values and then the result. `done` is called once, on the driver's
     /// thread, with the buffer; it should be quick. `weight`, 1 to 65535, is what this rank adds to the divisor of a mean: how many
-    /// samples the values are a sum over, for instance.
+    /// samples the values are a sum over, for instance. If the thread fails (a `done` that panics), it is dropped uncalled.
     pub fn all_reduce_with(
         &self,
         buffer: Buffer,
         reduction: Reduction,
         weight: u32,
-        done: impl FnOnce(Result<Buffer, (WorkerError, Buffer)>) + Send + 'static,
+        done: impl FnOnce(Result<Buffer, Failure>) + Send + 'static,
     ) {
         let done: Done = Box::new(done);
         match self.commands.send(Command::AllReduce { buffer, reduction, weight, done }) {
@@ -103,7 +104,7 @@ impl Client {
             }
             Err(failed) => {
                 if let Command::AllReduce { buffer, done, .. } = failed.0 {
-                    done(Err((driver_ended(0), buffer)));
+                    done(Err((driver_failed(self.rank), buffer)));
                 }
             }
         }
@@ -132,13 +133,16 @@ impl Drop for Client {
 fn bind_error(rank: u16, address: SocketAddrV4, reason: io::Error) -> ClientError {
     let advice = match reason.kind() {
         io::ErrorKind::AddrInUse => "Is another process running as this rank?",
-        io::ErrorKind::AddrNotAvailable => "Start each rank on the machine that has its address, or change the address in the job file",
+        io::ErrorKind::AddrNotAvailable => {
+            "Start each rank on the machine that has its address, or change the address in the job file"
+        }
         _ => "Change the address or the port in the job file",
     };
     ClientError::Bind { rank, address, reason, advice }
 }
 
-/// The error of operations whose driver is gone.
-pub(crate) fn driver_ended(rank: u16) -> WorkerError {
-    WorkerError::Network { rank, reason: "the client has been closed".to_owned() }
+/// The error of operations whose driver has panicked: closing a client fails them in the driver itself.
+pub(crate) fn driver_failed(rank: u16) -> WorkerError {
+    let reason = "the client's thread has ended unexpectedly: see its panic on stderr, and join again with a higher `view`";
+    WorkerError::Network { rank, reason: reason.to_owned() }
 }

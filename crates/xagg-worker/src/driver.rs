@@ -8,12 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use mio::{Events, Poll, Token, Waker};
-use xagg_proto::worker::{Buffer, Event, Stats, WorkerError};
+use xagg_proto::worker::{Buffer, Event, Failure, Stats, WorkerError};
 use xagg_proto::{Job, Time, Worker};
 use xagg_socket::{BatchSocket, poll_wait};
 use xagg_wire::{Reduction, mtu_for_lanes};
-
-use crate::client::driver_ended;
 
 const SOCKET: Token = Token(0);
 const COMMANDS: Token = Token(1);
@@ -22,8 +20,11 @@ const BATCHES_A_TURN: usize = 4;
 /// No poll is longer, whatever the state machine says.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
+/// How an operation ends: the buffer comes back in any case.
+pub(crate) type Ended = Result<Buffer, Failure>;
+
 /// What is called when an operation ends.
-pub(crate) type Done = Box<dyn FnOnce(Result<Buffer, (WorkerError, Buffer)>) + Send>;
+pub(crate) type Done = Box<dyn FnOnce(Ended) + Send>;
 
 /// What the driver is told.
 pub(crate) enum Command {
@@ -38,7 +39,6 @@ pub(crate) struct Driver {
     worker: Worker,
     socket: BatchSocket,
     aggregator: SocketAddrV4,
-    rank: u16,
     lanes: usize,
     packet_len: usize,
     /// Packets in one call; 1 where the aggregator cannot take batches.
@@ -72,7 +72,6 @@ impl Driver {
         let packet_len = job.packet_len();
         let segments = socket.segments(packet_len);
         Ok(Self {
-            rank: worker.rank(),
             worker,
             socket,
             aggregator: job.aggregator,
@@ -136,14 +135,13 @@ impl Driver {
                     let now = self.now();
                     match self.worker.submit(now, buffer, reduction, weight) {
                         Ok(operation) => drop(self.pending.insert(operation, done)),
-                        Err(failed) => done(Err(failed)),
+                        Err(failure) => done(Err(*failure)),
                     }
                 }
                 Err(TryRecvError::Empty) => return,
                 Ok(Command::Close) | Err(TryRecvError::Disconnected) => {
                     self.closed = true;
-                    let WorkerError::Network { reason, .. } = driver_ended(self.rank) else { return };
-                    return self.worker.handle_network_error(reason);
+                    return self.worker.handle_network_error("the client has been closed".to_owned());
                 }
             }
         }
@@ -176,13 +174,26 @@ impl Driver {
                 Ok(true) => self.unsent = 0,
                 // The poll tells when there is room again.
                 Ok(false) => return false,
-                Err(error) => {
-                    self.unsent = 0;
-                    self.handle_error(&error);
-                }
+                Err(error) => self.handle_send_error(&error),
             }
         }
         true
+    }
+
+    /// What was to be sent is lost, like any other packet that does not arrive. Some devices take no batches and say so only
+    /// when they get one.
+    fn handle_send_error(&mut self, error: &io::Error) {
+        let batch = self.unsent > self.packet_len;
+        self.unsent = 0;
+        if batch && matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL)) {
+            tracing::info!(
+                "no segmentation offload towards {} ({error}): packets are sent one by one",
+                self.aggregator
+            );
+            self.segments = 1;
+        } else {
+            self.handle_error(error);
+        }
     }
 
     /// Fills the outgoing buffer with packets that may go now; how many bytes.
@@ -223,7 +234,7 @@ impl Driver {
         }
     }
 
-    fn finish(&mut self, operation: u64, outcome: Result<Buffer, (WorkerError, Buffer)>) {
+    fn finish(&mut self, operation: u64, outcome: Ended) {
         if let Some(done) = self.pending.remove(&operation) {
             done(outcome);
         }
@@ -249,5 +260,39 @@ impl Driver {
                 self.aggregator
             )),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    fn driver() -> Driver {
+        let text = format!(
+            "job = 1\nsecret = \"a secret for unit tests\"\nlanes = 16\nslots = 8\naggregator = \"127.92.{0}.1:9700\"\n\
+             [[worker]]\nrank = 0\naddress = \"127.92.{0}.2:9701\"\n",
+            std::process::id() % 256
+        );
+        let job = Job::parse(&text).expect("valid");
+        let socket = BatchSocket::bind(job.workers[0]).expect("binds");
+        let worker = Worker::new(&job, 0, 1).expect("rank 0");
+        Driver::new(worker, socket, &job, channel().1, channel().0, Arc::default()).expect("starts")
+    }
+
+    #[test]
+    fn a_device_that_refuses_batches_gets_single_packets_and_a_second_refusal_is_an_error() {
+        let mut driver = driver();
+        assert!(driver.segments > 1, "this kernel has segmentation offload");
+        driver.unsent = 2 * driver.packet_len;
+        driver.handle_send_error(&io::Error::from_raw_os_error(libc::EIO));
+        assert_eq!((driver.segments, driver.unsent), (1, 0));
+        assert_eq!(driver.worker.error(), None);
+
+        driver.unsent = driver.packet_len;
+        driver.handle_send_error(&io::Error::from_raw_os_error(libc::EIO));
+        let error = driver.worker.error().expect("a single packet is refused").to_string();
+        assert!(error.contains("the network refuses packets"), "{error}");
     }
 }

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use xagg_proto::worker::{Buffer, WorkerError};
 
-use crate::client::driver_ended;
+use crate::client::driver_failed;
+use crate::driver::Ended;
 
 /// What an all-reduce ends with.
 pub type Outcome = Result<Vec<f32>, WorkerError>;
@@ -47,21 +48,24 @@ impl Shared {
 pub struct Handle(Arc<Shared>);
 
 /// Sets an error if it is dropped before an outcome was set, so that nobody waits for a thread that is gone.
-struct Promise(Arc<Shared>);
+struct Promise {
+    shared: Arc<Shared>,
+    rank: u16,
+}
 
 impl Drop for Promise {
     fn drop(&mut self) {
-        self.0.set(Err(driver_ended(0)));
+        self.shared.set(Err(driver_failed(self.rank)));
     }
 }
 
 impl Handle {
     /// A handle, and what is to be called with the buffer, a `Vec<f32>`.
-    pub(crate) fn new() -> (Self, impl FnOnce(Result<Buffer, (WorkerError, Buffer)>) + Send + 'static) {
+    pub(crate) fn new(rank: u16) -> (Self, impl FnOnce(Ended) + Send + 'static) {
         let shared = Arc::new(Shared::default());
-        let promise = Promise(Arc::clone(&shared));
-        let done = move |outcome: Result<Buffer, (WorkerError, Buffer)>| {
-            promise.0.set(outcome.map(into_vec).map_err(|(error, _)| error));
+        let promise = Promise { shared: Arc::clone(&shared), rank };
+        let done = move |outcome: Ended| {
+            promise.shared.set(outcome.map(into_vec).map_err(|(error, _)| error));
         };
         (Self(shared), done)
     }

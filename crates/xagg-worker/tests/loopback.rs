@@ -97,7 +97,7 @@ fn many_operations_are_in_flight_at_once() {
 }
 
 #[test]
-fn a_mean_weighs_every_rank() {
+fn a_mean_divides_by_the_sum_of_weights() {
     let job = job(3, 16, 8, 5.0);
     let _aggregator = aggregator(&job);
     as_every_rank(&job, |rank, client| {
@@ -105,10 +105,12 @@ fn a_mean_weighs_every_rank() {
         let values = vec![f32::from(rank) * 8.0; 20];
         let weight = [1, 2, 5][usize::from(rank)];
         client.all_reduce_with(Box::new(values), Reduction::Mean, weight, move |outcome| {
-            sender.send(outcome.map(|mut buffer| (*buffer).as_mut().to_vec()).map_err(|(error, _)| error)).expect("heard");
+            sender
+                .send(outcome.map(|mut buffer| (*buffer).as_mut().to_vec()).map_err(|(error, _)| error))
+                .expect("heard");
         });
-        // (0 * 1 + 8 * 2 + 16 * 5) / (1 + 2 + 5)
-        assert_eq!(outcome.recv_timeout(Duration::from_secs(5)), Ok(Ok(vec![12.0; 20])));
+        // (0 + 8 + 16) / (1 + 2 + 5): a weight says how much the values already are a sum of (WIRE F6).
+        assert_eq!(outcome.recv_timeout(Duration::from_secs(5)), Ok(Ok(vec![3.0; 20])));
     });
 }
 
@@ -147,7 +149,9 @@ fn a_callback_that_panics_leaves_nobody_waiting() {
     let job = job(2, 16, 8, 30.0);
     let _aggregator = aggregator(&job);
     let [first, second] = [0, 1].map(|rank| Client::connect(&job, rank).expect("joins"));
-    second.all_reduce_with(Box::new(vec![1.0_f32; 5]), Reduction::Sum, 1, |_| panic!("a mistake of the caller"));
+    second.all_reduce_with(Box::new(vec![1.0_f32; 5]), Reduction::Sum, 1, |_| {
+        panic!("a mistake of the caller")
+    });
     // Rank 0 never issues operation 1.
     let waiting = second.all_reduce(vec![1.0; 5], Reduction::Sum);
     let start = Instant::now();
@@ -194,7 +198,10 @@ fn without_an_aggregator_joining_fails_within_the_timeout_and_says_what_to_check
     let start = Instant::now();
     let error = Client::connect(&job, 0).expect_err("nobody there").to_string();
     assert!(start.elapsed() < Duration::from_secs(3));
-    assert!(error.contains("no answer") && error.contains("HELLO") && error.contains("same job file"), "{error}");
+    assert!(
+        error.contains("no answer") && error.contains("HELLO") && error.contains("same job file"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -259,7 +266,8 @@ fn a_rank_that_never_arrives_is_named() {
         let client = Client::connect(&job, rank).expect("joins");
         client.all_reduce(vec![1.0; 100], Reduction::Sum).wait().expect_err("rank 2 is missing").to_string()
     };
-    let errors = thread::scope(|scope| [0, 1].map(|id| scope.spawn(move || rank(id))).map(|rank| rank.join()));
+    let errors =
+        thread::scope(|scope| [0, 1].map(|id| scope.spawn(move || rank(id))).map(|rank| rank.join()));
     assert!(start.elapsed() < Duration::from_secs(4));
     for (id, error) in errors.into_iter().enumerate() {
         let error = error.expect("no panic");
@@ -290,7 +298,8 @@ fn a_restarted_aggregator_is_noticed() {
     let client = Client::connect(&job, 0).expect("joins");
     drop(running);
     let _again = aggregator(&job);
-    let error = client.all_reduce(vec![1.0; 100], Reduction::Sum).wait().expect_err("another life").to_string();
+    let error =
+        client.all_reduce(vec![1.0; 100], Reduction::Sum).wait().expect_err("another life").to_string();
     assert!(error.contains("has been started again"), "{error}");
 }
 

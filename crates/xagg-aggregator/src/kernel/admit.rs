@@ -2,8 +2,8 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
-use libbpf_rs::libbpf_sys;
 use libbpf_rs::AsRawLibbpf;
+use libbpf_rs::libbpf_sys;
 use libbpf_rs::skel::Skel;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use xagg_proto::Job;
@@ -21,7 +21,11 @@ pub(super) struct JobMaps {
 }
 
 /// Admits the jobs, which get the indices 1, 2, ... Index 0 of the copies is for the self-test.
-pub(super) fn admit_all(skeleton: &XaggSkel<'_>, interface: u32, jobs: &[Job]) -> Result<Vec<JobMaps>, KernelError> {
+pub(super) fn admit_all(
+    skeleton: &XaggSkel<'_>,
+    interface: u32,
+    jobs: &[Job],
+) -> Result<Vec<JobMaps>, KernelError> {
     let probe_copies = copies_map(skeleton, interface, 1)?;
     put_inner(&skeleton.maps.copies, 0, &probe_copies)?;
     (1..).zip(jobs).map(|(index, job)| admit(skeleton, interface, index, job)).collect()
@@ -75,7 +79,8 @@ fn slots_map(skeleton: &XaggSkel<'_>, slots: u32) -> Result<MapHandle, KernelErr
         ..Default::default()
     };
     let size = size_of::<types::slot>() as u32;
-    MapHandle::create(MapType::Array, Some("xagg_slots"), 4, size, slots, &options).map_err(KernelError::of_load)
+    MapHandle::create(MapType::Array, Some("xagg_slots"), 4, size, slots, &options)
+        .map_err(KernelError::of_load)
 }
 
 /// As many entries of the interface as there are copies to make, each with the egress program.

@@ -39,7 +39,13 @@ pub(super) fn check_mtu(interface: &Interface, jobs: &[Job]) -> Result<(), Kerne
         return Ok(());
     }
     let fitting = lanes_for_mtu(interface.mtu).unwrap_or(0);
-    Err(KernelError::MtuTooSmall { interface: interface.name.clone(), mtu: interface.mtu, lanes, needed, fitting })
+    Err(KernelError::MtuTooSmall {
+        interface: interface.name.clone(),
+        mtu: interface.mtu,
+        lanes,
+        needed,
+        fitting,
+    })
 }
 
 /// Attaches the program by a link: it never replaces another one, and goes with the process.
@@ -55,8 +61,9 @@ pub(super) fn attach(program: &OwnedFd, config: &KernelConfig) -> Result<OwnedFd
     };
     let index = config.interface.index.cast_signed();
     // SAFETY: the descriptor is that of a loaded program, and the options outlive the call.
-    let link =
-        unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), index, libbpf_sys::BPF_XDP, &raw const options) };
+    let link = unsafe {
+        libbpf_sys::bpf_link_create(program.as_raw_fd(), index, libbpf_sys::BPF_XDP, &raw const options)
+    };
     if link >= 0 {
         // SAFETY: the kernel has just given this descriptor to us.
         return Ok(unsafe { OwnedFd::from_raw_fd(link) });

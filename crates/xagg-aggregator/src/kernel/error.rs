@@ -91,6 +91,10 @@ pub enum KernelError {
 impl KernelError {
     /// An error of loading, told apart from missing permission.
     pub(super) fn of_load(error: libbpf_rs::Error) -> Self {
-        if error.kind() == libbpf_rs::ErrorKind::PermissionDenied { Self::Permission } else { Self::Load(error) }
+        if error.kind() == libbpf_rs::ErrorKind::PermissionDenied {
+            Self::Permission
+        } else {
+            Self::Load(error)
+        }
     }
 }

@@ -45,7 +45,8 @@ pub(super) fn lanes_map(lanes: usize, banks: u32) -> Result<MapHandle, KernelErr
         ..Default::default()
     };
     let size = 4 * lanes as u32;
-    MapHandle::create(MapType::Array, Some("xagg_sums"), 4, size, banks, &options).map_err(KernelError::of_load)
+    MapHandle::create(MapType::Array, Some("xagg_sums"), 4, size, banks, &options)
+        .map_err(KernelError::of_load)
 }
 
 /// Keeps what outlives the skeleton: the kernel keeps a program and its maps as long as a descriptor refers to them.

@@ -36,11 +36,8 @@ pub(super) fn dry(program: &OwnedFd, frame: &[u8]) -> Result<Ran, Error> {
 
 /// Runs the program on `frames` frames that seem to come from the interface, and does what it says: transmits, redirects.
 pub(super) fn live(program: &OwnedFd, frame: &[u8], frames: u32, interface: u32) -> Result<(), Error> {
-    let mut context = libbpf_sys::xdp_md {
-        data_end: frame.len() as u32,
-        ingress_ifindex: interface,
-        ..Default::default()
-    };
+    let mut context =
+        libbpf_sys::xdp_md { data_end: frame.len() as u32, ingress_ifindex: interface, ..Default::default() };
     let mut options = libbpf_sys::bpf_test_run_opts {
         data_in: frame.as_ptr().cast(),
         data_size_in: frame.len() as u32,

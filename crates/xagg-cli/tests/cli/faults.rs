@@ -19,8 +19,8 @@ fn start(bed: &Testbed, job: &JobFile, arguments: &[&str]) -> (Process, Vec<Proc
 fn digest(rank: &mut Process) -> String {
     let finished = rank.wait(LIMIT).expect("ends");
     assert!(finished.status.success(), "{}{}", finished.stdout, finished.stderr);
-    let line = finished.stdout.lines().find(|line| line.contains("digest"));
-    line.unwrap_or_else(|| panic!("no digest: {}", finished.stdout)).to_owned()
+    let digest = finished.stdout.lines().filter_map(|line| line.split_once("digest ")).last();
+    digest.unwrap_or_else(|| panic!("no digest: {}", finished.stdout)).1.to_owned()
 }
 
 #[test]
@@ -51,7 +51,10 @@ fn a_worker_killed_in_the_middle_is_named_by_every_survivor() {
     let begin = Instant::now();
     for (rank, process) in ranks.iter_mut().enumerate().take(3) {
         let name = format!("rank {rank}");
-        expect_error(&process.wait(LIMIT).expect("ends"), &[&name, "operation", "phase", "rank 3 is missing"]);
+        expect_error(
+            &process.wait(LIMIT).expect("ends"),
+            &[&name, "operation", "phase", "rank 3 is missing"],
+        );
     }
     assert!(begin.elapsed() < 2 * Duration::from_secs(5), "within the job's timeout");
 }

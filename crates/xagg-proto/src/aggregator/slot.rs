@@ -182,8 +182,11 @@ impl Slots {
         if !is_empty && sequence <= bank.sequence {
             return if sequence == bank.sequence { Found::Current } else { Found::Older };
         }
-        let own_is_free =
-            if is_empty { sequence / slots < 2 } else { Some(bank.sequence) == sequence.checked_sub(2 * slots) };
+        let own_is_free = if is_empty {
+            sequence / slots < 2
+        } else {
+            Some(bank.sequence) == sequence.checked_sub(2 * slots)
+        };
         let previous_is_done = sequence < slots
             || (other.status == Status::Done && Some(other.sequence) == sequence.checked_sub(slots));
         if own_is_free && previous_is_done { Found::Free } else { Found::Window }

@@ -94,7 +94,9 @@ pub enum WorkerError {
         mtu: usize,
     },
     /// No progress for the job's timeout.
-    #[error("rank {rank}, {operation}, phase: {phase}: no progress for {waited:.1?} ({progress}); {missing}; {heard}")]
+    #[error(
+        "rank {rank}, {operation}, phase: {phase}: no progress for {waited:.1?} ({progress}); {missing}; {heard}"
+    )]
     Stalled {
         /// This worker.
         rank: u16,
@@ -136,7 +138,9 @@ pub enum WorkerError {
         heard: Heard,
     },
     /// The aggregator has ended or begun anew.
-    #[error("rank {rank}, {operation}, phase: {phase}: the aggregator at {aggregator} {what}: the sums that it held are gone, so start the job again; {heard}")]
+    #[error(
+        "rank {rank}, {operation}, phase: {phase}: the aggregator at {aggregator} {what}: the sums that it held are gone, so start the job again; {heard}"
+    )]
     AggregatorLost {
         /// This worker.
         rank: u16,

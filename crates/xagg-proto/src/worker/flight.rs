@@ -144,7 +144,8 @@ impl Flight {
 
     /// When a packet may be lost by time, or a probe is due: nothing was heard for long although packets fly.
     pub fn deadline(&self) -> Option<Time> {
-        (self.flying > 0).then(|| self.loss_time().map_or(self.probe_time(), |loss| loss.min(self.probe_time())))
+        (self.flying > 0)
+            .then(|| self.loss_time().map_or(self.probe_time(), |loss| loss.min(self.probe_time())))
     }
 
     /// If a probe is due, gives up the two oldest flying packets, so that they are sent again and ask for an answer.

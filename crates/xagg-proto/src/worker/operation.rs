@@ -6,6 +6,8 @@ use std::ops::Range;
 
 use xagg_wire::Operation;
 
+use super::WorkerError;
+
 /// Something that owns values, or guards them.
 pub trait Values: Any + AsMut<[f32]> + Send {}
 
@@ -14,6 +16,9 @@ impl<T: Any + AsMut<[f32]> + Send> Values for T {}
 /// The values of an operation, to be replaced by the result. All workers keep the source until then (WIRE W5), so one
 /// buffer serves as both. It comes back as what it was: `Box<dyn Values>` coerces to `Box<dyn Any>`.
 pub type Buffer = Box<dyn Values>;
+
+/// Why an operation has failed, and its values, some of which may have been replaced.
+pub type Failure = (WorkerError, Buffer);
 
 /// An operation that is not complete.
 pub struct InProgress {

@@ -164,7 +164,8 @@ impl Worker {
 
     fn mismatch(&mut self, now: Time, rejection: &Rejection) -> WorkerError {
         let (oldest, phase) = self.standing();
-        let own = self.operations.of(rejection.sequence).map(|own| (own.operation.to_string(), own.signature));
+        let own =
+            self.operations.of(rejection.sequence).map(|own| (own.operation.to_string(), own.signature));
         let (operation, own_signature) = own.unwrap_or((oldest, 0));
         WorkerError::Mismatch {
             rank: self.flow.rank,
@@ -179,4 +180,3 @@ impl Worker {
         }
     }
 }
-

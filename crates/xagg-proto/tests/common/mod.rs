@@ -23,8 +23,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    pub const NONE: Self =
-        Self { loss: 0.0, duplication: 0.0, corruption: 0.0, jitter: Duration::ZERO };
+    pub const NONE: Self = Self { loss: 0.0, duplication: 0.0, corruption: 0.0, jitter: Duration::ZERO };
     pub const HARSH: Self =
         Self { loss: 0.1, duplication: 0.05, corruption: 0.02, jitter: Duration::from_micros(300) };
 }
@@ -38,14 +37,17 @@ enum Happening {
 }
 
 /// What became of a rank's operations, in the order in which they were submitted.
-pub type Outcome = Vec<Result<Vec<f32>, WorkerError>>;
+pub type Outcome = Vec<Ended>;
+
+type Ended = Result<Vec<f32>, WorkerError>;
 
 pub struct Simulation {
     pub job: Job,
     aggregator: Aggregator,
     workers: Vec<Option<Worker>>,
     wakes: Vec<Option<Time>>,
-    outcomes: Vec<Vec<Option<Result<Vec<f32>, WorkerError>>>>,
+    /// By rank and operation; `None` while it is in progress.
+    outcomes: Vec<Vec<Option<Ended>>>,
     faults: Faults,
     deaf: Option<(usize, std::ops::Range<Duration>)>,
     rng: StdRng,
@@ -96,7 +98,14 @@ impl Simulation {
     }
 
     /// The rank issues an all-reduce once `after` has passed.
-    pub fn submit(&mut self, after: Duration, rank: usize, values: Vec<f32>, reduction: Reduction, weight: u32) {
+    pub fn submit(
+        &mut self,
+        after: Duration,
+        rank: usize,
+        values: Vec<f32>,
+        reduction: Reduction,
+        weight: u32,
+    ) {
         self.schedule(after, Happening::Submit { rank, values, reduction, weight });
     }
 
@@ -163,7 +172,7 @@ impl Simulation {
                 let Some(worker) = &mut self.workers[rank] else { return };
                 match worker.submit(now, Box::new(values), reduction, weight) {
                     Ok(_) => outcomes.push(None),
-                    Err((error, _)) => outcomes.push(Some(Err(error))),
+                    Err(failure) => outcomes.push(Some(Err(failure.0))),
                 }
                 self.drive(rank, |_| ());
             }

@@ -38,7 +38,8 @@ fn kernel_and_twin_agree() {
         // A few jobs end in a disagreement of their workers.
         pair.generator.mismatches = if round % 4 == 3 { 20 } else { 0 };
         for number in 0..PACKETS_A_JOB {
-            let context = || format!("XAGG_SEED={seed}, job {round} {:?}, packet {number}", (workers, lanes, slots));
+            let context =
+                || format!("XAGG_SEED={seed}, job {round} {:?}, packet {number}", (workers, lanes, slots));
             pair.step(&context);
         }
         pair.check_all();
@@ -84,7 +85,8 @@ impl Pair {
         let twin = self.run_twin(source, &payload);
         if kernel != twin {
             let packet = Packet::new_checked(&payload).ok();
-            let summary = packet.map(|packet| (packet.kind(), packet.flags(), packet.rank(), packet.sequence()));
+            let summary =
+                packet.map(|packet| (packet.kind(), packet.flags(), packet.rank(), packet.sequence()));
             panic!("{}: {summary:?}\nkernel {}\ntwin   {}", context(), describe(&kernel), describe(&twin));
         }
         if let Ok(packet) = Packet::new_checked(&payload)
@@ -140,7 +142,11 @@ impl Pair {
                 (twin.first_rank, twin.other_rank, twin.other_signature),
             );
             assert_eq!(of_kernel, of_twin, "{}: slot {slot}, bank {index}", context());
-            assert!(self.harness.sums(slot, index) == lanes, "{}: lanes of slot {slot}, bank {index}", context());
+            assert!(
+                self.harness.sums(slot, index) == lanes,
+                "{}: lanes of slot {slot}, bank {index}",
+                context()
+            );
         }
     }
 
@@ -160,7 +166,8 @@ impl Pair {
 }
 
 fn describe(outcome: &Outcome) -> String {
-    let header = |payload: &[u8]| format!("{:02x?} ({} bytes)", &payload[..payload.len().min(96)], payload.len());
+    let header =
+        |payload: &[u8]| format!("{:02x?} ({} bytes)", &payload[..payload.len().min(96)], payload.len());
     match outcome {
         Outcome::Drop | Outcome::Pass => format!("{outcome:?}"),
         Outcome::Reply(payload) => format!("reply {}", header(payload)),

@@ -135,7 +135,9 @@ impl Generator {
             signature: (sequence / 3) as u32 ^ u32::from(other_operation),
             timestamp: rng.random(),
         };
-        self.emit(rank, &Repr::Gradient(contribution), |body| quantise(self.job.format, exponent, &values, body))
+        self.emit(rank, &Repr::Gradient(contribution), |body| {
+            quantise(self.job.format, exponent, &values, body)
+        })
     }
 
     fn garbage(&self, rng: &mut StdRng, rank: u16) -> Generated {

@@ -58,7 +58,8 @@ impl Harness {
         let interface = Interface::find(Some("lo"), Ipv4Addr::LOCALHOST).expect("loopback");
         let config =
             KernelConfig { interface, mode: Mode::Native, address: job.aggregator, incarnation: INCARNATION };
-        let loaded = load::load(&config, std::slice::from_ref(&job)).unwrap_or_else(|error| panic!("{error}"));
+        let loaded =
+            load::load(&config, std::slice::from_ref(&job)).unwrap_or_else(|error| panic!("{error}"));
         Self { job, loaded }
     }
 
@@ -90,7 +91,11 @@ impl Harness {
             let ran = run::dry(&self.loaded.egress, frame).expect("runs");
             assert_eq!(ran.action, XDP_PASS);
             let again = run::dry(&self.loaded.egress, &ran.frame).expect("runs");
-            assert_eq!((again.action, &again.frame), (XDP_PASS, &ran.frame), "an addressed frame passes untouched");
+            assert_eq!(
+                (again.action, &again.frame),
+                (XDP_PASS, &ran.frame),
+                "an addressed frame passes untouched"
+            );
             (destination(&ran.frame), self.checked_answer(&ran.frame))
         };
         self.job.workers.iter().map(copy).collect()
@@ -143,7 +148,13 @@ pub fn frame(source: SocketAddrV4, destination: SocketAddrV4, payload: &[u8]) ->
     frame_of(source, destination, payload, PEER_MAC, OWN_MAC)
 }
 
-fn frame_of(from: SocketAddrV4, to: SocketAddrV4, payload: &[u8], from_mac: [u8; 6], to_mac: [u8; 6]) -> Vec<u8> {
+fn frame_of(
+    from: SocketAddrV4,
+    to: SocketAddrV4,
+    payload: &[u8],
+    from_mac: [u8; 6],
+    to_mac: [u8; 6],
+) -> Vec<u8> {
     let mut frame = vec![0; PAYLOAD];
     frame.extend_from_slice(payload);
     frame[..6].copy_from_slice(&to_mac);

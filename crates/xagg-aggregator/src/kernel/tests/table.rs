@@ -247,7 +247,9 @@ fn a_flow_is_opened_once() {
         assert_eq!(payload.len(), full_len(LANES), "WELCOME proves the MTU");
     }
     assert_eq!(rejection(&harness.send(0, &hello(&harness, 6), |_| ())), Reason::Nonce);
-    for shape in [Repr::Hello { nonce: 5, slots: 5, workers: 2 }, Repr::Hello { nonce: 5, slots: 4, workers: 3 }] {
+    for shape in
+        [Repr::Hello { nonce: 5, slots: 5, workers: 2 }, Repr::Hello { nonce: 5, slots: 4, workers: 3 }]
+    {
         assert_eq!(rejection(&harness.send(0, &shape, |_| ())), Reason::Shape);
     }
     assert_eq!(harness.send(1, &hello(&harness, 0), |_| ()), Outcome::Drop);
@@ -268,7 +270,8 @@ fn the_last_contribution_becomes_everybodys_result() {
     assert_eq!(harness.reply(&acked), Repr::Ack { receipts });
     let outcome = harness.gradient(1, Gradient::of(0, 1, -8.0));
     for (rank, repr) in harness.broadcast(&outcome).into_iter().enumerate() {
-        let Repr::Result { sequence, packet_number, nonfinite, contributors, weight, receipts, .. } = repr else {
+        let Repr::Result { sequence, packet_number, nonfinite, contributors, weight, receipts, .. } = repr
+        else {
             panic!("{repr:?}")
         };
         assert_eq!((sequence, packet_number, nonfinite, contributors, weight), (0, 1, false, 3, 6));
@@ -276,7 +279,8 @@ fn the_last_contribution_becomes_everybodys_result() {
     }
     let Outcome::Broadcast(copies) = outcome else { panic!("a broadcast") };
     assert!(copies.iter().all(|(_, payload)| harness.value(payload) == -4.25));
-    let counts = [Counter::Added, Counter::Broadcast, Counter::Ack, Counter::Copies].map(|c| harness.count(c));
+    let counts =
+        [Counter::Added, Counter::Broadcast, Counter::Ack, Counter::Copies].map(|c| harness.count(c));
     assert_eq!(counts, [3, 1, 1, 3]);
 }
 
@@ -286,7 +290,9 @@ fn a_duplicate_is_receipted_but_not_added() {
     harness.gradient(0, Gradient::of(0, 1, 1.0));
     let again = harness.gradient(0, Gradient::of(0, 2, 1.0));
     assert_eq!(harness.reply(&again), Repr::Ack { receipts: Receipts { largest: 2, bitmap: 3, echo: 1002 } });
-    let Outcome::Broadcast(copies) = harness.gradient(1, Gradient::of(0, 1, 2.0)) else { panic!("a broadcast") };
+    let Outcome::Broadcast(copies) = harness.gradient(1, Gradient::of(0, 1, 2.0)) else {
+        panic!("a broadcast")
+    };
     assert_eq!(harness.value(&copies[0].1), 3.0);
     let late = harness.gradient(0, Gradient::of(0, 3, 1.0));
     let Repr::Result { packet_number, receipts, .. } = harness.reply(&late) else { panic!("{late:?}") };
@@ -326,7 +332,10 @@ fn two_banks_serve_two_generations() {
     }
     assert!(rejected(&harness.gradient(0, Gradient::of(16, 1, 1.0))), "12 is not done");
     let stale = harness.gradient(0, Gradient::of(0, 20, 1.0));
-    assert!(matches!(harness.reply(&stale), Repr::Ack { receipts } if receipts.largest == 20), "older: ACK only");
+    assert!(
+        matches!(harness.reply(&stale), Repr::Ack { receipts } if receipts.largest == 20),
+        "older: ACK only"
+    );
     assert!(matches!(harness.reply(&harness.pull(0, 0, false)), Repr::Ack { .. }));
     assert!(matches!(harness.reply(&harness.pull(0, 4, false)), Repr::Result { sequence: 4, .. }));
     assert_eq!(harness.count(Counter::Stale), 2);
@@ -353,13 +362,16 @@ fn a_pull_is_answered_and_changes_nothing() {
 
 #[test]
 fn exponents_within_the_guard_bits_add_exactly_in_any_order() {
-    let Some(harness) = joined("exponents_within_the_guard_bits_add_exactly_in_any_order", 4, 16) else { return };
+    let Some(harness) = joined("exponents_within_the_guard_bits_add_exactly_in_any_order", 4, 16) else {
+        return;
+    };
     let values = [1.0, 1.0 + f32::EPSILON * 2.0, 63.0, 0.0];
     for sequence in 0..4 {
         let mut last = Outcome::Drop;
         for turn in 0..4 {
             let rank = ((turn + sequence as usize) % 4) as u16;
-            last = harness.gradient(rank, Gradient::of(sequence, sequence as u32 + 1, values[usize::from(rank)]));
+            last = harness
+                .gradient(rank, Gradient::of(sequence, sequence as u32 + 1, values[usize::from(rank)]));
         }
         let Outcome::Broadcast(copies) = last else { panic!("a broadcast") };
         assert_eq!(harness.value(&copies[0].1), (65.0 + f64::from(f32::EPSILON) * 2.0) as f32);
@@ -373,7 +385,9 @@ fn exponents_too_far_apart_begin_a_second_phase() {
     harness.gradient(0, Gradient::of(0, 1, 1.0));
     let exponent = Exponent::finite(21).expect("legal");
     for repr in harness.broadcast(&harness.gradient(1, Gradient::of(0, 1, 1_048_576.0))) {
-        assert!(matches!(repr, Repr::Redo { sequence: 0, packet_number: 1, exponent: e, .. } if e == exponent));
+        assert!(
+            matches!(repr, Repr::Redo { sequence: 0, packet_number: 1, exponent: e, .. } if e == exponent)
+        );
     }
     let again = |number| Gradient { redo: Some(exponent), ..Gradient::of(0, number, 1.0) };
     let late = harness.gradient(0, Gradient::of(0, 2, 1.0));
@@ -397,12 +411,16 @@ fn not_finite_is_told_and_needs_no_second_phase() {
     harness.gradient(0, Gradient::of(0, 1, 1.0));
     harness.gradient(1, Gradient { nonfinite: true, ..Gradient::of(0, 1, 0.0) });
     let outcome = harness.gradient(2, Gradient::of(0, 1, 1.0e30));
-    assert!(harness.broadcast(&outcome).iter().all(|repr| matches!(repr, Repr::Result { nonfinite: true, .. })));
+    assert!(
+        harness.broadcast(&outcome).iter().all(|repr| matches!(repr, Repr::Result { nonfinite: true, .. }))
+    );
 }
 
 #[test]
 fn different_operations_are_told_to_everybody_and_stay_refused() {
-    let Some(harness) = joined("different_operations_are_told_to_everybody_and_stay_refused", 3, 4) else { return };
+    let Some(harness) = joined("different_operations_are_told_to_everybody_and_stay_refused", 3, 4) else {
+        return;
+    };
     harness.gradient(2, Gradient::of(0, 1, 1.0));
     let expected = Rejection {
         sequence: 0,
@@ -435,7 +453,9 @@ fn all_of_256_workers_are_counted() {
 #[test]
 fn a_copy_beyond_the_last_worker_is_dropped() {
     let Some(harness) = joined("a_copy_beyond_the_last_worker_is_dropped", 1, 4) else { return };
-    let Outcome::Broadcast(copies) = harness.gradient(0, Gradient::of(0, 1, 1.0)) else { panic!("a broadcast") };
+    let Outcome::Broadcast(copies) = harness.gradient(0, Gradient::of(0, 1, 1.0)) else {
+        panic!("a broadcast")
+    };
     assert_eq!(harness.one_copy_more(&copies[0].1), XDP_DROP);
     assert_eq!(harness.refused(Reason::Cursor), 1);
 }
