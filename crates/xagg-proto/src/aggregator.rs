@@ -1,7 +1,7 @@
 //! The aggregator: the twin of the kernel program, and its executable specification (WIRE sections 3 and 4).
 //!
 //! A packet goes through the same stages as in the kernel program, and like there it is turned into its answer in place:
-//! [`admit`] lets only registered workers in, [`slot`] finds out what to do with it and adds it, [`emit`] makes it an answer.
+//! `admit` lets only registered workers in, `slot` finds out what to do with it and adds it, `emit` makes it an answer.
 //!
 //! - what came in: [`Aggregator::handle`];
 //! - what goes to everybody: [`Aggregator::next_copy`];

@@ -5,9 +5,9 @@
 //! - what goes out: [`Worker::poll_transmit`], [`Worker::poll_timeout`], [`Worker::poll_event`];
 //! - getters: [`Worker::stats`], [`Worker::rank`], [`Worker::error`].
 //!
-//! The way of a gradient: `submit` appends its fragments to the stream ([`fragments`]); `poll_transmit` quantises the next one that
-//! the [`window`] lets go and the slots have room for, and notes it in the [`flight`]; receipts move it to the aggregator's
-//! memory; its result, or a PULL where [`results`] shows that one was lost, completes it; the last one completes the [`operation`].
+//! The way of a gradient: `submit` appends its fragments to the stream (`fragments`); `poll_transmit` quantises the next one that
+//! the `window` lets go and the slots have room for, and notes it in the `flight`; receipts move it to the aggregator's
+//! memory; its result, or a PULL where `results` shows that one was lost, completes it; the last one completes the `operation`.
 
 use std::collections::VecDeque;
 use std::net::SocketAddrV4;

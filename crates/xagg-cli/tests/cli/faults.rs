@@ -19,7 +19,7 @@ fn start(bed: &Testbed, job: &JobFile, arguments: &[&str]) -> (Process, Vec<Proc
 fn digest(rank: &mut Process) -> String {
     let finished = rank.wait(LIMIT).expect("ends");
     assert!(finished.status.success(), "{}{}", finished.stdout, finished.stderr);
-    let digest = finished.stdout.lines().filter_map(|line| line.split_once("digest ")).last();
+    let digest = finished.stdout.lines().filter_map(|line| line.split_once("digest ")).next_back();
     digest.unwrap_or_else(|| panic!("no digest: {}", finished.stdout)).1.to_owned()
 }
 
