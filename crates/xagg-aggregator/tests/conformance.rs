@@ -5,24 +5,9 @@ mod common;
 use std::time::Duration;
 
 use xagg_aggregator::Datapath;
+use xagg_testbed::exact::{exact_sum, integers};
 use xagg_testbed::{Testbed, skip_unless_root};
 use xagg_worker::Reduction;
-
-/// Integers that every rank can compute for every rank, small enough that their sum is exact in f32.
-fn integers(rank: u16, length: usize) -> Vec<f32> {
-    let value = |index: usize| ((index * 31 + usize::from(rank) * 17) % 2001) as i32 - 1000;
-    (0..length).map(|index| value(index) as f32).collect()
-}
-
-fn exact_sum(workers: u16, length: usize) -> Vec<f32> {
-    let mut sum = vec![0.0; length];
-    for rank in 0..workers {
-        for (sum, value) in sum.iter_mut().zip(integers(rank, length)) {
-            *sum += value;
-        }
-    }
-    sum
-}
 
 /// Values of many magnitudes, so that banks are shifted and fragments are sent again at a common exponent.
 fn reals(rank: u16, length: usize) -> Vec<f32> {

@@ -8,6 +8,7 @@
 //! which GRO gives it; and they bypass the queueing discipline, so an aggregator's rate is limited at the switch's port.
 
 mod builder;
+pub mod exact;
 mod link;
 mod namespace;
 mod process;

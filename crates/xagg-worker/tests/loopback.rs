@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use xagg_aggregator::{Datapath, Options, RunningAggregator};
+use xagg_testbed::exact::{exact_sum, integers};
 use xagg_worker::{Client, ClientError, Job, Reduction, WorkerError};
 
 /// A job on addresses of 127/8 that no other test uses.
@@ -44,28 +45,12 @@ fn as_every_rank<T: Send>(job: &Job, body: impl Fn(u16, Client) -> T + Sync) -> 
     })
 }
 
-/// Integers that every rank can compute for every rank, small enough that their sum is exact in f32.
-fn values(rank: u16, length: usize) -> Vec<f32> {
-    let value = |index: usize| ((index * 31 + usize::from(rank) * 17) % 2001) as i32 - 1000;
-    (0..length).map(|index| value(index) as f32).collect()
-}
-
-fn exact_sum(workers: u16, length: usize) -> Vec<f32> {
-    let mut sum = vec![0.0; length];
-    for rank in 0..workers {
-        for (sum, value) in sum.iter_mut().zip(values(rank, length)) {
-            *sum += value;
-        }
-    }
-    sum
-}
-
 fn check_exact(workers: usize, lanes: usize, slots: u32, lengths: &[usize]) {
     let job = job(workers, lanes, slots, 20.0);
     let _aggregator = aggregator(&job);
     as_every_rank(&job, |rank, client| {
         let handles: Vec<_> =
-            lengths.iter().map(|length| client.all_reduce(values(rank, *length), Reduction::Sum)).collect();
+            lengths.iter().map(|length| client.all_reduce(integers(rank, *length), Reduction::Sum)).collect();
         for (handle, length) in handles.into_iter().zip(lengths) {
             let result = handle.wait().unwrap_or_else(|error| panic!("{error}"));
             assert!(result == exact_sum(job.worker_count(), *length), "rank {rank}, length {length}");
