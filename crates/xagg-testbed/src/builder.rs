@@ -90,6 +90,10 @@ impl Builder {
         let switch = Node::create(format!("{id}-sw"), std::net::Ipv4Addr::UNSPECIFIED, String::new())?;
         let bridge = format!("link add {BRIDGE} mtu {} type bridge\nlink set {BRIDGE} up\n", self.mtu);
         run_with_input("ip", &["-n", switch.name(), "-batch", "-"], &bridge)?;
+        // A switch has no firewall: without this every frame would pass the hooks of iptables.
+        for hook in ["iptables", "ip6tables", "arptables"] {
+            switch.set_sysctl(&format!("net/bridge/bridge-nf-call-{hook}"), "0")?;
+        }
         let mut bed = Testbed { switch, workers: vec![], aggregators: vec![] };
         for rank in 0..self.workers {
             let node = Node::create(format!("{id}-w{rank}"), worker_address(rank), format!("w{rank}"))?;

@@ -25,7 +25,10 @@ impl Node {
     pub(crate) fn create(name: String, address: Ipv4Addr, port: String) -> Result<Self, ShellError> {
         run("ip", &["netns", "add", &name])?;
         let node = Self { name, address, port };
-        node.quiet_ipv6()?;
+        // Keeps neighbour discovery and the like off the wire, where it would blur counters.
+        for scope in ["all", "default"] {
+            node.set_sysctl(&format!("net/ipv6/conf/{scope}/disable_ipv6"), "1")?;
+        }
         run("ip", &["-n", node.name(), "link", "set", "lo", "up"])?;
         Ok(node)
     }
@@ -81,19 +84,15 @@ impl Node {
         File::open(format!("/var/run/netns/{}", self.name))
     }
 
-    /// Keeps neighbour discovery and the like off the wire, where it would blur counters.
-    fn quiet_ipv6(&self) -> Result<(), ShellError> {
-        for scope in ["all", "default"] {
-            let path = format!("/proc/sys/net/ipv6/conf/{scope}/disable_ipv6");
-            let written = self.enter(|| std::fs::write(&path, "1"));
-            match written {
-                Err(reason) if reason.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(ShellError::System { what: format!("writing {path}"), reason });
-                }
-                _ => {}
+    /// Sets a value under /proc/sys for the namespace, if this kernel has it.
+    pub(crate) fn set_sysctl(&self, name: &str, value: &str) -> Result<(), ShellError> {
+        let path = format!("/proc/sys/{name}");
+        match self.enter(|| std::fs::write(&path, value)) {
+            Err(reason) if reason.kind() != std::io::ErrorKind::NotFound => {
+                Err(ShellError::System { what: format!("writing {path}"), reason })
             }
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 
