@@ -9,7 +9,7 @@ use crate::shell;
 
 /// What compiles the kernel program, libbpf and the rest.
 pub const BUILD: &[&str] =
-    &["clang", "gcc", "libc6-dev", "libelf-dev", "llvm", "make", "pkg-config", "zlib1g-dev"];
+    &["clang", "gcc", "git", "libc6-dev", "libelf-dev", "llvm", "make", "pkg-config", "zlib1g-dev"];
 /// What makes network namespaces; of use to root only.
 pub const NETWORK: &[&str] = &["ethtool", "iproute2", "iputils-ping", "nftables"];
 /// PyTorch. With OpenBLAS it trains twice as fast as with the BLAS that it comes with.
