@@ -240,8 +240,10 @@ fn the_second_phase_takes_its_own_packets_only() {
     let largest = exponent(21);
     fixture.gradient(0, Gradient::of(0, 1, 1.0));
     let second = |number, value| Gradient { redo: Some(largest), ..Gradient::of(0, number, value) };
-    let early = fixture.gradient(1, second(1, 1.0));
-    assert_eq!(early, Outcome::Drop(Some(Reason::Field)), "while the bank is in its first");
+    for early in [largest, exponent(1)] {
+        let refused = fixture.gradient(1, Gradient { redo: Some(early), ..second(1, 1.0) });
+        assert_eq!(refused, Outcome::Drop(Some(Reason::Field)), "while the bank is in its first");
+    }
     fixture.gradient(1, Gradient::of(0, 1, 1_048_576.0));
 
     let late = fixture.gradient(0, Gradient::of(0, 2, 1.0));
@@ -330,6 +332,35 @@ fn different_operations_are_told_to_everybody_and_stay_refused() {
     assert_eq!(fixture.rejection(&newer), Reason::Window, "a mismatched bank is never done");
     let counts = [Counter::Added, Counter::Reject, Counter::Copies].map(|c| fixture.count(c));
     assert_eq!((counts, fixture.refused(Reason::Mismatch)), ([1, 6, 3], (5, 0)));
+}
+
+#[test]
+fn different_operations_in_a_second_phase_are_told_to_everybody_too() {
+    let mut fixture = Fixture::joined(3, 4);
+    for (rank, value) in (0..).zip([1.0, 1.0e9, 1.0]) {
+        fixture.gradient(rank, Gradient::of(0, 1, value));
+    }
+    assert!(fixture.bank(0).redo);
+    let other = Gradient { signature: 8, redo: Some(exponent(30)), ..Gradient::of(0, 2, 1.0) };
+    let outcome = fixture.gradient(1, other);
+    let told = fixture.broadcast(&outcome);
+    assert!(
+        told.iter().all(|repr| matches!(repr, Repr::Reject(Rejection { other_rank: 1, .. }))),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn beyond_the_guard_bits_lanes_are_not_touched() {
+    let mut fixture = Fixture::joined(3, 4);
+    let beyond = 2.0_f32.powi(fixture.job.format.guard_bits() as i32 + 1);
+    fixture.gradient(0, Gradient::of(0, 1, 1.0));
+    let lanes = |fixture: &Fixture| fixture.aggregator.bank(9, 2, 0, 0).expect("in range").1.to_vec();
+    let before = lanes(&fixture);
+    for (rank, value) in [(1, beyond), (2, 1.0)] {
+        fixture.gradient(rank, Gradient::of(0, 1, value));
+        assert_eq!(lanes(&fixture), before, "a sum that would round depends on the order: WIRE F5");
+    }
 }
 
 #[test]
