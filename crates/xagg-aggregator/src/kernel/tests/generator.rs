@@ -2,16 +2,19 @@
 //! besides: duplicates, old and future sequences, wrong identities, damage, garbage.
 
 use rand::rngs::StdRng;
-use rand::seq::IndexedRandom;
+use rand::seq::{IndexedRandom, IteratorRandom};
 use rand::{Rng, RngCore};
 use std::net::SocketAddrV4;
 use xagg_proto::aggregator::Status;
 use xagg_proto::{Aggregator, Job};
 use xagg_wire::fixed::{Exponent, Magnitude, magnitude, quantise};
 use xagg_wire::repr::Contribution;
-use xagg_wire::{Flow, Kind, Packet, Repr, full_len};
+use xagg_wire::{Flow, HEADER_LEN, Kind, Packet, Repr, full_len};
 
 use super::harness::INCARNATION;
+
+/// Where the header has the operation's signature.
+const SIGNATURE: std::ops::Range<usize> = 48..52;
 
 /// What the generator knows of a worker.
 #[derive(Clone, Default)]
@@ -41,17 +44,34 @@ impl Generator {
 
     /// The next packet; `twin` shows what state the aggregator is in.
     pub fn next(&mut self, rng: &mut StdRng, twin: &Aggregator) -> Generated {
-        let rank = rng.random_range(0..self.job.worker_count());
+        let rank = self.choose_rank(rng, twin);
+        let has_joined = self.has_joined(twin, rank);
         let mut generated = match rng.random_range(0..100) {
-            0..80 if self.peers[usize::from(rank)].nonce != 0 => self.gradient(rng, twin, rank),
-            80..88 => self.pull(rng, rank),
-            88 => self.garbage(rng, rank),
+            0..88 if !has_joined && rng.random_bool(0.9) => self.hello(rng, rank),
+            0..88 => self.gradient(rng, twin, rank),
+            88..95 => self.pull(rng, rank),
+            95 => self.garbage(rng, rank),
             _ => self.hello(rng, rank),
         };
         if rng.random_bool(0.08) {
             self.spoil(rng, &mut generated);
         }
         generated
+    }
+
+    /// Mostly one whose packet moves the job on, or many workers would never complete a bank.
+    fn choose_rank(&self, rng: &mut StdRng, twin: &Aggregator) -> u16 {
+        let ranks = self.job.worker_count();
+        let any = rng.random_range(0..ranks);
+        let is_wanted = |rank: &u16| !self.has_joined(twin, *rank) || self.waiting_for(twin, *rank).is_some();
+        let wanted = || (0..ranks).map(|offset| (any + offset) % ranks).find(is_wanted);
+        if rng.random_bool(0.8) { wanted().unwrap_or(any) } else { any }
+    }
+
+    fn has_joined(&self, twin: &Aggregator, rank: u16) -> bool {
+        twin.progress(self.job.id, self.job.view)
+            .nth(usize::from(rank))
+            .is_some_and(|progress| progress.joined)
     }
 
     fn emit(&self, rank: u16, repr: &Repr, write_body: impl FnOnce(&mut [u8])) -> Generated {
@@ -90,7 +110,7 @@ impl Generator {
     fn gradient(&mut self, rng: &mut StdRng, twin: &Aggregator, rank: u16) -> Generated {
         let next = self.peers[usize::from(rank)].next;
         let sequence = match rng.random_range(0..100) {
-            0..75 => self.redo_of(twin, rank).unwrap_or(next),
+            0..75 => self.waiting_for(twin, rank).unwrap_or_else(|| self.near(rng, rank)),
             75..85 => self.near(rng, rank),
             85 => next + u64::from(self.job.slots) * rng.random_range(1..4),
             _ => next,
@@ -101,7 +121,7 @@ impl Generator {
         let peer = &mut self.peers[usize::from(rank)];
         peer.packet_number = peer.packet_number.wrapping_add(rng.random_range(1..3));
         let packet_number = peer.packet_number.wrapping_sub(if rng.random_bool(0.1) { 3 } else { 0 });
-        if sequence == next && self.may_advance(twin, next) && rng.random_bool(0.95) {
+        if sequence == next && self.may_send(twin, next) {
             self.peers[usize::from(rank)].next += 1;
         }
         self.contribution(rng, rank, sequence, packet_number, redo_exponent)
@@ -115,7 +135,15 @@ impl Generator {
         packet_number: u32,
         redo: Option<Exponent>,
     ) -> Generated {
-        let values = random_values(rng, self.job.lanes);
+        // About one worker of a fragment is the odd one: so also of many workers' fragments some meet a larger exponent late,
+        // and some stay within the guard bits, and some are finite.
+        let is_odd_one = rng.random_ratio(1, u32::from(self.job.worker_count()).max(2));
+        let scales = match sequence % 3 {
+            1 if !is_odd_one => 0..1,
+            2 if is_odd_one => -140..120,
+            _ => 0..5,
+        };
+        let values = random_values(rng, self.job.lanes, scales);
         let own = match magnitude(&values) {
             Magnitude::Finite(exponent) => exponent,
             Magnitude::Zero | Magnitude::Nonfinite => Exponent::ZERO,
@@ -127,7 +155,7 @@ impl Generator {
             slot: self.job.slot(sequence),
             packet_number,
             redo: redo.is_some(),
-            nonfinite: rng.random_bool(0.01),
+            nonfinite: sequence % 5 == 4 && is_odd_one,
             ack_request: rng.random_bool(0.2),
             exponent,
             contributors: 1,
@@ -159,8 +187,10 @@ impl Generator {
                 let at = rng.random_range(0..payload.len());
                 payload[at] ^= 1 << rng.random_range(0..8);
             }
-            _ if payload.len() >= 64 => {
-                let at = rng.random_range(0..64);
+            _ if payload.len() >= HEADER_LEN => {
+                // Another signature sticks a bank for good: the generator decides when.
+                let headers = (0..SIGNATURE.start).chain(SIGNATURE.end..HEADER_LEN);
+                let at = headers.choose(rng).expect("not empty");
                 payload[at] = if rng.random_bool(0.3) { rng.random() } else { payload[at] ^ 1 };
                 Packet::new_unchecked(payload).fill_checksum();
             }
@@ -168,23 +198,26 @@ impl Generator {
         }
     }
 
-    /// A fragment in its second phase that waits for this rank.
-    fn redo_of(&self, twin: &Aggregator, rank: u16) -> Option<u64> {
+    /// The oldest fragment, of those that the worker may have sent or may send now, that lacks its contribution.
+    fn waiting_for(&self, twin: &Aggregator, rank: u16) -> Option<u64> {
         let next = self.peers[usize::from(rank)].next;
-        let first = next.saturating_sub(2 * u64::from(self.job.slots)).max(next.saturating_sub(64));
-        (first..next).find(|sequence| {
+        let first = next.saturating_sub(2 * u64::from(self.job.slots));
+        (first..=next).find(|sequence| {
             self.bank_of(twin, *sequence).is_some_and(|bank| {
+                let is_begun = bank.status != Status::Empty && bank.sequence >= *sequence;
                 let seen = bank.seen[usize::from(rank / 64)] >> (rank % 64) & 1 == 1;
-                bank.sequence == *sequence && bank.redo && bank.status == Status::Gathering && !seen
+                let lacks = bank.sequence == *sequence && bank.status == Status::Gathering && !seen;
+                lacks || (!is_begun && self.may_send(twin, *sequence))
             })
         })
     }
 
     /// WIRE S6.
-    fn may_advance(&self, twin: &Aggregator, next: u64) -> bool {
-        let slots = u64::from(self.job.slots);
-        let Some(before) = (next + 1).checked_sub(slots) else { return true };
-        self.bank_of(twin, before).is_some_and(|bank| bank.sequence == before && bank.status == Status::Done)
+    fn may_send(&self, twin: &Aggregator, sequence: u64) -> bool {
+        let Some(before) = sequence.checked_sub(u64::from(self.job.slots)) else { return true };
+        self.bank_of(twin, before).is_some_and(|bank| {
+            bank.sequence > before || (bank.sequence == before && bank.status == Status::Done)
+        })
     }
 
     fn bank_of(&self, twin: &Aggregator, sequence: u64) -> Option<xagg_proto::aggregator::Bank> {
@@ -197,12 +230,8 @@ fn packet_is_hello(repr: &Repr) -> bool {
     repr.kind_and_flags().0 == Kind::Hello
 }
 
-/// Values whose exponent is mostly within the guard bits of others', sometimes far from them, sometimes zero.
-fn random_values(rng: &mut StdRng, lanes: usize) -> Vec<f32> {
-    let scale = match rng.random_range(0..20) {
-        0 => 0.0,
-        1 => 2.0_f32.powi(rng.random_range(-140..120)),
-        _ => 2.0_f32.powi(rng.random_range(0..5)),
-    };
+/// Values below a power of two from `scales`, in some cases all zero.
+fn random_values(rng: &mut StdRng, lanes: usize, scales: std::ops::Range<i32>) -> Vec<f32> {
+    let scale = if rng.random_ratio(1, 20) { 0.0 } else { 2.0_f32.powi(rng.random_range(scales)) };
     (0..lanes).map(|_| rng.random_range(-1.0..1.0) * scale).collect()
 }
