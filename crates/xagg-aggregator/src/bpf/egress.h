@@ -12,18 +12,20 @@ struct body {
 	__u64 sum;
 };
 
-/* The next rank of the fragment's broadcast. */
+/* The next rank of the fragment's broadcast. A late copy takes neither the turn nor the sum of the fragment that has the
+ * bank now. */
 inline_always __u32 take_cursor(struct packet *packet, struct body *body)
 {
+	__u64 sequence = packet->header->sequence;
 	__u32 index, rank;
-	struct slot *slot = find_slot(packet->job, packet->header->sequence, &index);
+	struct slot *slot = find_slot(packet->job, sequence, &index);
 	struct bank *bank;
 
 	if (!slot)
 		return MAX_WORKERS;
 	bank = &slot->banks[index & 1];
 	bpf_spin_lock(&slot->lock);
-	rank = bank->cursor;
+	rank = bank->sequence == sequence ? bank->cursor : MAX_WORKERS;
 	if (rank < packet->job->workers)
 		bank->cursor++;
 	if (body->len > SHORT_BODY_LEN)

@@ -72,9 +72,17 @@ pub(super) fn attach(program: &OwnedFd, config: &KernelConfig) -> Result<OwnedFd
     let interface = config.interface.name.clone();
     Err(match reason.raw_os_error() {
         Some(libc::EPERM) => KernelError::Permission,
-        Some(libc::EBUSY | libc::EEXIST) => KernelError::Occupied { interface },
+        Some(libc::EBUSY | libc::EEXIST) => KernelError::Occupied { interface, program: occupant(index) },
         _ => KernelError::Driver { interface, mode: config.mode, mtu: config.interface.mtu, reason },
     })
+}
+
+/// Which program is attached to the interface, for a message.
+fn occupant(interface: i32) -> String {
+    let mut id = 0;
+    // SAFETY: the call writes one integer, which outlives it.
+    let result = unsafe { libbpf_sys::bpf_xdp_query_id(interface, 0, &raw mut id) };
+    if result == 0 && id != 0 { format!(" (id {id})") } else { String::new() }
 }
 
 /// Binds the port and never reads it. Its buffer is as small as can be: what gets past the program is not for us.

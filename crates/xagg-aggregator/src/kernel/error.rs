@@ -14,19 +14,31 @@ pub enum KernelError {
         "no permission to load kernel programs: run as root or with CAP_BPF and CAP_NET_ADMIN (`setcap cap_bpf,cap_net_admin,cap_perfmon+ep` on the binary), or use --datapath udp, which needs no privileges"
     )]
     Permission,
-    /// The kernel refuses the program.
-    #[error("the kernel refuses the program (XAgg needs Linux 5.15 or later): {0}")]
+    /// The program or its maps cannot be loaded.
+    #[error("the kernel program cannot be loaded (XAgg needs Linux 5.15 or later): {0}")]
     Load(#[source] libbpf_rs::Error),
+    /// The kernel's verifier refuses the program.
+    #[error(
+        "the kernel refuses the program ({reason}): XAgg needs Linux 5.15 or later, and CAP_PERFMON if not run as root; --datapath udp needs neither. The end of its objection:\n{log}"
+    )]
+    Refused {
+        /// What loading said.
+        reason: libbpf_rs::Error,
+        /// The last lines of what libbpf and the verifier said.
+        log: String,
+    },
     /// A map cannot be made, written or read.
     #[error("the kernel refuses access to a map of the program: {0}")]
     Map(#[source] libbpf_rs::Error),
     /// Somebody else's program is there.
     #[error(
-        "another XDP program is attached to {interface} already: detach it (`ip link set dev {interface} xdp off` if it is yours to detach), or use --datapath udp"
+        "another XDP program{program} is attached to {interface} already: detach it (`ip link set dev {interface} xdp off` if it is yours to detach), or use --datapath udp"
     )]
     Occupied {
         /// The interface.
         interface: String,
+        /// " (id N)", as `bpftool prog show id N` takes it; empty if it has gone meanwhile.
+        program: String,
     },
     /// The driver does not take the program.
     #[error(

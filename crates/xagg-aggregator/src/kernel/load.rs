@@ -1,5 +1,6 @@
 //! From the object that the build script compiled to a program in the kernel with the jobs' maps.
 
+use std::cell::RefCell;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -14,13 +15,13 @@ use super::{KernelConfig, KernelError, Loaded, Mode, admit};
 
 /// Loads the program with room for the jobs, and admits them. All have the same lanes.
 pub(super) fn load(config: &KernelConfig, jobs: &[Job]) -> Result<Loaded, KernelError> {
-    quiet();
+    listen();
     let mut storage = MaybeUninit::uninit();
     let mut open = XaggSkelBuilder::default().open(&mut storage).map_err(KernelError::of_load)?;
     configure(&mut open, config, &jobs[0]);
     let template = lanes_map(jobs[0].lanes, 1)?;
     open.maps.sums.set_inner_map_fd(template.as_fd()).map_err(KernelError::of_load)?;
-    let skeleton = open.load().map_err(KernelError::of_load)?;
+    let skeleton = open.load().map_err(refused)?;
     let job_maps = admit::admit_all(&skeleton, config.interface.index, jobs)?;
     finish(&skeleton, job_maps)
 }
@@ -68,9 +69,38 @@ fn finish(skeleton: &XaggSkel<'_>, job_maps: Vec<admit::JobMaps>) -> Result<Load
     })
 }
 
-/// libbpf prints to stderr by default; what matters comes back as an error.
-fn quiet() {
+/// The verifier's objection is in its last lines; the whole log can have thousands.
+const OBJECTION_LINES: usize = 12;
+
+thread_local! {
+    /// What libbpf has said in this load: it speaks on the thread that calls it.
+    static SAID: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// libbpf prints to stderr by default; what it says is kept for the error instead, if there is one.
+fn listen() {
+    SAID.take();
     libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Warn, |_, message| {
         tracing::debug!(target: "libbpf", "{}", message.trim_end());
+        SAID.with_borrow_mut(|said| said.push_str(&message));
     })));
+}
+
+/// The verifier refuses with the same error number as missing permission gives; but only the verifier leaves a log.
+fn refused(reason: libbpf_rs::Error) -> KernelError {
+    match objection(&SAID.take()) {
+        Some(log) => KernelError::Refused { reason, log: last_lines(log, OBJECTION_LINES) },
+        None => KernelError::of_load(reason),
+    }
+}
+
+/// The part of what libbpf said that the verifier wrote. After it libbpf says more, of each program.
+fn objection(said: &str) -> Option<&str> {
+    let log = said.split("-- BEGIN PROG LOAD LOG --").nth(1)?.split("-- END PROG LOAD LOG --").next()?;
+    Some(log.trim()).filter(|log| !log.is_empty())
+}
+
+fn last_lines(text: &str, count: usize) -> String {
+    let skipped = text.lines().count().saturating_sub(count);
+    text.lines().skip(skipped).collect::<Vec<_>>().join("\n")
 }

@@ -2,6 +2,8 @@
 
 mod constants;
 mod differential;
+mod edges;
 mod generator;
 mod harness;
+mod refusal;
 mod table;

@@ -2,11 +2,14 @@
 
 use std::collections::HashMap;
 
+use xagg_proto::aggregator::MAX_JOBS;
 use xagg_wire::counter::COUNTERS;
 use xagg_wire::fixed::Exponent;
 use xagg_wire::packet::{MAGIC, VERSION};
 use xagg_wire::repr::MAX_WEIGHT;
-use xagg_wire::{Counter, Flags, Kind, MAX_WORKERS, Reason};
+use xagg_wire::{Counter, Flags, Kind, MAX_WORKERS, Reason, SHORT_BODY_LEN};
+
+use super::super::FLOWS_PER_JOB;
 
 /// All `NAME = value,` and `#define NAME value` of a header whose value is a number.
 fn constants() -> HashMap<String, i64> {
@@ -33,6 +36,9 @@ fn constants_are_those_of_the_wire() {
     assert_eq!(value("MAGIC"), i64::from(MAGIC));
     assert_eq!(value("VERSION"), i64::from(VERSION));
     assert_eq!(value("MAX_WORKERS"), MAX_WORKERS as i64);
+    assert_eq!(value("MAX_WORKERS"), i64::from(FLOWS_PER_JOB));
+    assert_eq!(value("MAX_JOBS"), MAX_JOBS as i64 + 1, "index 0 is no job's");
+    assert_eq!(value("SHORT_BODY_LEN"), SHORT_BODY_LEN as i64);
     assert_eq!(value("MAX_WEIGHT"), i64::from(MAX_WEIGHT));
     assert_eq!(value("COUNTERS"), COUNTERS as i64);
     assert_eq!(value("EXPONENT_ZERO"), i64::from(Exponent::ZERO.to_wire()));
@@ -41,8 +47,10 @@ fn constants_are_those_of_the_wire() {
     for reason in Reason::ALL {
         assert_eq!(value(&format!("REASON_{}", reason.name().to_uppercase())), *reason as i64);
     }
-    for (name, kind) in [("HELLO", Kind::Hello), ("GRADIENT", Kind::Gradient), ("REJECT", Kind::Reject)] {
-        assert_eq!(value(&format!("KIND_{name}")), kind as i64);
+    let kinds: Vec<_> = (0..=u8::MAX).filter_map(Kind::from_wire).collect();
+    assert_eq!(constants.keys().filter(|name| name.starts_with("KIND_")).count(), kinds.len());
+    for kind in kinds {
+        assert_eq!(value(&format!("KIND_{}", format!("{kind:?}").to_uppercase())), kind as i64);
     }
     let flags = [("ACK_REQUEST", Flags::ACK_REQUEST), ("NONFINITE", Flags::NONFINITE)];
     for (name, flag) in flags.into_iter().chain([("REDO", Flags::REDO), ("NO_GSO", Flags::NO_GSO)]) {

@@ -107,6 +107,18 @@ impl Harness {
         run::dry(&self.loaded.egress, &frame).expect("runs").action
     }
 
+    /// Whether the program answers a frame, wherever on the link the answer goes.
+    pub fn answers(&self, frame: &[u8]) -> bool {
+        run::dry(&self.loaded.ingress, frame).expect("runs").action == XDP_REDIRECT
+    }
+
+    /// The UDP checksum of an answer to a worker, in network byte order.
+    pub fn udp_checksum(&self, rank: u16, answer: &[u8]) -> [u8; 2] {
+        let to = self.job.workers[usize::from(rank)];
+        let frame = frame_of(self.job.aggregator, to, answer, OWN_MAC, PEER_MAC);
+        [frame[UDP + 6], frame[UDP + 7]]
+    }
+
     /// The payload of an answer whose Ethernet, IP and UDP headers are right (WIRE P4).
     fn checked_answer(&self, frame: &[u8]) -> Vec<u8> {
         let payload = &frame[PAYLOAD..];
@@ -143,9 +155,16 @@ impl Harness {
     }
 }
 
-/// A frame from a worker's place on the link.
+/// A frame from a worker's place on the link. Some fields are not as an answer's must be, to show that it does not keep them.
 pub fn frame(source: SocketAddrV4, destination: SocketAddrV4, payload: &[u8]) -> Vec<u8> {
-    frame_of(source, destination, payload, PEER_MAC, OWN_MAC)
+    let mut frame = frame_of(source, destination, payload, PEER_MAC, OWN_MAC);
+    frame[IP + 1] = 0xb9;
+    frame[IP + 4..IP + 6].copy_from_slice(&[0x12, 0x34]);
+    frame[IP + 8] = 17;
+    frame[IP + 10..IP + 12].fill(0);
+    let checksum = !ones_complement(&[&frame[IP..UDP]]);
+    frame[IP + 10..IP + 12].copy_from_slice(&checksum.to_be_bytes());
+    frame
 }
 
 fn frame_of(

@@ -9,10 +9,10 @@ use xagg_wire::{Counter, Flow, HEADER_LEN, Packet, Reason, Receipts, Repr, full_
 
 use super::harness::{Harness, INCARNATION, Outcome, PAYLOAD, XDP_DROP, frame, job};
 
-const LANES: usize = 16;
+pub(super) const LANES: usize = 16;
 
 /// A harness whose workers have all joined, unless without root.
-fn joined(test: &str, workers: usize, slots: u32) -> Option<Harness> {
+pub(super) fn joined(test: &str, workers: usize, slots: u32) -> Option<Harness> {
     let harness = fresh(test, workers, slots)?;
     for rank in 0..workers as u16 {
         let answer = harness.send(rank, &hello(&harness, 100 + u64::from(rank)), |_| ());
@@ -31,18 +31,18 @@ fn hello(harness: &Harness, nonce: u64) -> Repr {
 
 /// A contribution of the same value in all lanes.
 #[derive(Clone, Copy)]
-struct Gradient {
-    sequence: u64,
-    number: u32,
-    value: f32,
-    redo: Option<Exponent>,
-    nonfinite: bool,
-    ack: bool,
-    signature: u32,
+pub(super) struct Gradient {
+    pub(super) sequence: u64,
+    pub(super) number: u32,
+    pub(super) value: f32,
+    pub(super) redo: Option<Exponent>,
+    pub(super) nonfinite: bool,
+    pub(super) ack: bool,
+    pub(super) signature: u32,
 }
 
 impl Gradient {
-    fn of(sequence: u64, number: u32, value: f32) -> Self {
+    pub(super) fn of(sequence: u64, number: u32, value: f32) -> Self {
         Self { sequence, number, value, redo: None, nonfinite: false, ack: false, signature: 7 }
     }
 }
@@ -62,7 +62,11 @@ impl Harness {
         self.run(self.job.workers[usize::from(rank)], &self.payload(rank, repr, write_body))
     }
 
-    fn gradient_payload(&self, rank: u16, gradient: Gradient) -> Vec<u8> {
+    pub(super) fn hello_payload(&self, rank: u16, nonce: u64) -> Vec<u8> {
+        self.payload(rank, &hello(self, nonce), |_| ())
+    }
+
+    pub(super) fn gradient_payload(&self, rank: u16, gradient: Gradient) -> Vec<u8> {
         let values = [gradient.value; LANES];
         let exponent = gradient.redo.unwrap_or(match magnitude(&values) {
             Magnitude::Finite(exponent) => exponent,
@@ -85,7 +89,7 @@ impl Harness {
         self.payload(rank, &Repr::Gradient(contribution), write_body)
     }
 
-    fn gradient(&self, rank: u16, gradient: Gradient) -> Outcome {
+    pub(super) fn gradient(&self, rank: u16, gradient: Gradient) -> Outcome {
         self.run(self.job.workers[usize::from(rank)], &self.gradient_payload(rank, gradient))
     }
 
@@ -95,7 +99,7 @@ impl Harness {
     }
 
     /// What the one answer says.
-    fn reply(&self, outcome: &Outcome) -> Repr {
+    pub(super) fn reply(&self, outcome: &Outcome) -> Repr {
         let Outcome::Reply(payload) = outcome else { panic!("not a reply: {outcome:?}") };
         let (flow, repr) = Repr::parse(&Packet::new_unchecked(payload), self.job.lanes).expect("valid");
         assert_eq!(flow.incarnation, INCARNATION);
@@ -104,7 +108,7 @@ impl Harness {
     }
 
     /// What everybody was told: one copy for each rank, to its address, numbered alike.
-    fn broadcast(&self, outcome: &Outcome) -> Vec<Repr> {
+    pub(super) fn broadcast(&self, outcome: &Outcome) -> Vec<Repr> {
         let Outcome::Broadcast(copies) = outcome else { panic!("not a broadcast: {outcome:?}") };
         let addresses: Vec<SocketAddrV4> = copies.iter().map(|(address, _)| *address).collect();
         assert_eq!(addresses, self.job.workers);
@@ -117,7 +121,7 @@ impl Harness {
     }
 
     /// The value of the first lane of a result.
-    fn value(&self, payload: &[u8]) -> f32 {
+    pub(super) fn value(&self, payload: &[u8]) -> f32 {
         let packet = Packet::new_unchecked(payload);
         let exponent = Exponent::from_wire(packet.exponent()).expect("legal");
         let mut value = [0.0];
@@ -129,7 +133,7 @@ impl Harness {
         self.counters()[counter.index()]
     }
 
-    fn refused(&self, reason: Reason) -> u64 {
+    pub(super) fn refused(&self, reason: Reason) -> u64 {
         self.counters()[usize::from(reason)] + self.unassigned()[usize::from(reason)]
     }
 }
@@ -200,6 +204,7 @@ fn only_registered_workers_get_in() {
     };
     let mut damaged = good.clone();
     damaged[HEADER_LEN + 5] ^= 4;
+    let other_address = SocketAddrV4::new(*harness.job.workers[1].ip(), source.port());
     let other_port = SocketAddrV4::new(*source.ip(), source.port() + 7);
     let cases = [
         (Reason::Magic, source, changed(0, 1)),
@@ -211,6 +216,7 @@ fn only_registered_workers_get_in() {
         (Reason::Worker, source, changed(6, 1)),
         (Reason::Worker, source, changed(7, 1)),
         (Reason::Worker, other_port, good.clone()),
+        (Reason::Worker, other_address, good.clone()),
         (Reason::Worker, harness.job.workers[1], good.clone()),
         (Reason::Cookie, source, changed(20, 1)),
         (Reason::Checksum, source, damaged),
