@@ -130,13 +130,17 @@ pub fn magnitude(values: &[f32]) -> Magnitude {
 }
 
 /// Turns values into lanes at `exponent` (WIRE F1); lanes beyond the values are those of zero. With [`Exponent::ZERO`] all are.
-/// Values that are too large for the exponent are clamped. `lanes` is 4 bytes a lane.
+/// Values that are too large for the exponent are clamped; what NaN becomes is unspecified, but legal. `lanes` is 4 bytes a lane.
+///
+/// # Panics
+/// If there are more values than lanes.
 pub fn quantise(format: Format, exponent: Exponent, values: &[f32], lanes: &mut [u8]) {
     let (lanes, _) = lanes.as_chunks_mut::<4>();
     let values = if exponent.is_zero() { &[] } else { values };
     let (used, tail) = lanes.split_at_mut(values.len());
     tail.fill(format.bias().to_le_bytes());
-    // Two factors, so that neither they nor what lies between overflows: |x| < 2^e, so x * 2^(b-1-e) < 2^(b-1).
+    // Two factors, since 2^(b-1-e) may be beyond f32. Products are exact, or so small that they round to 0 anyway, or (at an
+    // exponent too small for the value) infinite and then clamped.
     let (first, second) = split_power(format.value_bits as i32 - 1 - i32::from(exponent.0));
     // Exact as f32, and half to even rounds nothing beyond it.
     let limit = ((1_i32 << (format.value_bits - 1)) - 1) as f32;
@@ -155,8 +159,8 @@ fn round_half_even(x: f32) -> i32 {
     (f64::from(x) + ROUNDER).to_bits() as u32 as i32
 }
 
-/// Turns the lanes of a result back into values (WIRE F6): the sum of `contributors` lanes each, divided by `divisor`, rounded
-/// once. Writes as many values as `values` has.
+/// Turns the lanes of a result back into values (WIRE F6): the sum of `contributors` lanes each, divided by `divisor` (0 counts
+/// as 1, below 2^24: what 256 weights sum to), rounded once. `values` may be shorter than the lanes: the tail is left out.
 pub fn dequantise(
     format: Format,
     exponent: Exponent,
@@ -173,6 +177,8 @@ pub fn dequantise(
     let bias = contributors.wrapping_mul(format.bias());
     let lowest = 1 - format.value_bits as i32 - format.guard_bits as i32;
     let step = power_of_two(i32::from(exponent.0) + lowest);
+    // Rounding the quotient to f64 first does not change the f32: closer than 2^-49 (relative) to the middle of two f32, a sum of
+    // 32 bits over a divisor of 24 is only if it is that middle.
     let divisor = f64::from(divisor.max(1));
     let (lanes, _) = lanes.as_chunks::<4>();
     for (value, lane) in values.iter_mut().zip(lanes) {

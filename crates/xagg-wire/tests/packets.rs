@@ -142,16 +142,27 @@ proptest! {
     }
 
     #[test]
+    fn a_packet_of_another_length_is_refused(flow in flow(), repr in repr(), length in 0..300_usize) {
+        let mut bytes = written(&flow, &repr);
+        prop_assume!(length != bytes.len());
+        bytes.resize(length, 0);
+        // Zeros at the end do not change the checksum.
+        prop_assert_eq!(Repr::parse(&Packet::new_unchecked(&bytes), LANES), Err(Reason::Length));
+    }
+
+    #[test]
     fn receipts_are_a_window_onto_the_set_of_numbers(start in any::<u32>(), steps in prop::collection::vec(-40..40_i32, 1..200)) {
         let mut receipts = Receipts { largest: start, bitmap: 0, echo: 0 };
-        let (mut seen, mut largest) = (BTreeSet::new(), 0_i64);
+        let (mut seen, mut largest, mut echo) = (BTreeSet::new(), 0_i64, 0);
         let mut position = 0_i64;
-        for step in steps {
+        for (timestamp, step) in (1..).zip(steps) {
             position += i64::from(step);
-            let number = start.wrapping_add(position as u32);
-            receipts.note(number, number);
+            receipts.note(start.wrapping_add(position as u32), timestamp);
             seen.insert(position);
-            largest = largest.max(position);
+            if position > largest {
+                (largest, echo) = (position, timestamp);
+            }
+            prop_assert_eq!(receipts.echo, echo);
             prop_assert_eq!(receipts.largest, start.wrapping_add(largest as u32));
             for behind in 0..32_i64 {
                 let number = receipts.largest.wrapping_sub(behind as u32);
