@@ -24,7 +24,7 @@ const JOB: &str = r#"
 
 fuzz_target!(|input: &[u8]| {
     let job = Job::parse(JOB).expect("a valid job");
-    let mut aggregator = Aggregator::new(1);
+    let mut aggregator = Aggregator::new(1, 256);
     aggregator.admit_job(&job).expect("the first job");
     for chunk in input.chunks_exact(full_len(LANES)) {
         let mut bytes = chunk.to_vec();
@@ -35,7 +35,7 @@ fuzz_target!(|input: &[u8]| {
         packet.set_cookie(job.cookie(rank).to_wire());
         packet.set_slot(job.slot(packet.sequence()));
         packet.fill_checksum();
-        let action = aggregator.handle(Time::ZERO, job.workers[usize::from(rank)], &mut bytes);
+        let action = aggregator.handle(Time::ZERO, job.workers[usize::from(rank)], chunk[0] & 1 == 1, &mut bytes);
         if let Action::Broadcast { len } = action {
             while aggregator.next_copy(&mut bytes[..len]).is_some() {}
         }

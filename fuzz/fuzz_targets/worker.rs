@@ -67,7 +67,7 @@ fuzz_target!(|input: &[u8]| {
         }
         while worker.poll_transmit(now, &mut buffer).is_some() {}
         if let Some(bytes) = completed(&job, &chunk[1..]) {
-            worker.handle_datagram(now, &bytes);
+            worker.handle_datagram(now, chunk[1] & 1 == 1, &bytes);
         }
         while let Some(event) = worker.poll_event() {
             match event {

@@ -1,10 +1,14 @@
 //! Network interfaces: by name, by address.
 
 use std::net::Ipv4Addr;
+use std::os::fd::AsRawFd;
 
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::if_nametoindex;
 use thiserror::Error;
+
+/// For drivers that do not say it: what a veth's holds, and the least that others have by default.
+const UNKNOWN_RING: usize = 256;
 
 /// An interface of this machine (of this network namespace).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +19,8 @@ pub struct Interface {
     pub index: u32,
     /// Its MTU, in bytes.
     pub mtu: usize,
+    /// How many packets one of its receive queues holds.
+    pub ring: usize,
 }
 
 /// The interface that was asked for is not there.
@@ -79,29 +85,55 @@ impl Interface {
             let existing = join(addresses().into_iter().map(|(name, _)| name));
             InterfaceError::Unknown { name: name.to_owned(), existing }
         })?;
-        Ok(Self { name: name.to_owned(), index, mtu: query_mtu(name) })
+        let ring = query_ring(name).unwrap_or(UNKNOWN_RING);
+        Ok(Self { name: name.to_owned(), index, mtu: query_mtu(name), ring })
     }
 }
 
-/// The MTU as the kernel says it by ioctl: unlike sysfs, which shows the namespace that it was mounted in, it answers for
+/// Asks the kernel about an interface by ioctl: unlike sysfs, which shows the namespace that it was mounted in, that answers for
 /// the namespace of the caller.
-fn query_mtu(name: &str) -> usize {
-    let Ok(socket) = std::net::UdpSocket::bind("127.0.0.1:0") else { return 0 };
-    // SAFETY: an all-zero `ifreq` is a valid one.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+///
+/// # Safety
+/// What `request` says must be what the kernel expects with `question`.
+unsafe fn query(name: &str, question: libc::Ioctl, mut request: libc::ifreq) -> Option<libc::ifreq> {
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").ok()?;
     for (to, from) in request.ifr_name.iter_mut().zip(name.bytes().take(libc::IFNAMSIZ - 1)) {
         *to = from as libc::c_char;
     }
-    // SAFETY: the descriptor is open and the request is a whole `ifreq` that outlives the call.
-    let result = unsafe {
-        libc::ioctl(
-            std::os::fd::AsRawFd::as_raw_fd(&socket),
-            libc::SIOCGIFMTU,
-            std::ptr::from_mut(&mut request),
-        )
-    };
-    // SAFETY: SIOCGIFMTU has filled in this member of the union.
-    if result == 0 { usize::try_from(unsafe { request.ifr_ifru.ifru_mtu }).unwrap_or(0) } else { 0 }
+    // SAFETY: the descriptor is open and the request is a whole `ifreq` that outlives the call; the caller vouches for the rest.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), question, std::ptr::from_mut(&mut request)) };
+    (result == 0).then_some(request)
+}
+
+fn query_mtu(name: &str) -> usize {
+    // SAFETY: an all-zero `ifreq` is a valid one, and SIOCGIFMTU reads nothing but the name and fills in the MTU.
+    let mtu =
+        unsafe { query(name, libc::SIOCGIFMTU, std::mem::zeroed()).map(|answer| answer.ifr_ifru.ifru_mtu) };
+    mtu.and_then(|mtu| usize::try_from(mtu).ok()).unwrap_or(0)
+}
+
+/// `struct ethtool_ringparam` of the kernel's interface.
+#[repr(C)]
+#[derive(Default)]
+struct RingParameters {
+    command: u32,
+    most: [u32; 4],
+    receive: u32,
+    others: [u32; 3],
+}
+
+/// How many packets a receive queue holds, if the driver says it.
+fn query_ring(name: &str) -> Option<usize> {
+    const GET_RING_PARAMETERS: u32 = 0x10;
+    let mut ring = RingParameters { command: GET_RING_PARAMETERS, ..Default::default() };
+    // SAFETY: an all-zero `ifreq` is a valid one; the kernel reads the command from where `ifru_data` points to and writes its
+    // answer there, and `ring` outlives the call.
+    unsafe {
+        let mut request: libc::ifreq = std::mem::zeroed();
+        request.ifr_ifru.ifru_data = std::ptr::from_mut(&mut ring).cast();
+        query(name, libc::SIOCETHTOOL as libc::Ioctl, request)?;
+    }
+    usize::try_from(ring.receive).ok().filter(|pending| *pending > 0)
 }
 
 /// All interfaces, once for each of their IPv4 addresses and once without.

@@ -70,11 +70,12 @@ impl UdpAggregator {
     /// # Errors
     /// [`UdpError`].
     pub fn start(address: SocketAddrV4, incarnation: u32, jobs: &[Job]) -> Result<Self, UdpError> {
-        let mut aggregator = Aggregator::new(incarnation);
+        let mut socket = BatchSocket::bind(address).map_err(|reason| UdpError::Bind { address, reason })?;
+        let packet_len = jobs.first().map_or(1, Job::packet_len);
+        let mut aggregator = Aggregator::new(incarnation, socket.receive_room(packet_len));
         for job in jobs {
             aggregator.admit_job(job)?;
         }
-        let mut socket = BatchSocket::bind(address).map_err(|reason| UdpError::Bind { address, reason })?;
         let poll = Poll::new()?;
         socket.register(poll.registry(), SOCKET)?;
         let waker = Waker::new(poll.registry(), STOP)?;
@@ -142,7 +143,7 @@ fn serve_batch(shared: &Shared, socket: &mut BatchSocket, outbox: &mut Outbox) -
     let now = shared.now();
     let received = {
         let mut aggregator = shared.aggregator.lock().unwrap_or_else(PoisonError::into_inner);
-        socket.receive(|source, packet| match aggregator.handle(now, source, packet) {
+        socket.receive(|source, marked, packet| match aggregator.handle(now, source, marked, packet) {
             Action::Drop(_) => {}
             Action::Reply { len } => outbox.push(source, &packet[..len]),
             Action::Broadcast { len } => {

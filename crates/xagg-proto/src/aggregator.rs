@@ -114,6 +114,8 @@ impl AdmittedJob {
 /// All jobs of an aggregator. See the [module](self).
 pub struct Aggregator {
     incarnation: u32,
+    /// How many packets wait at most where packets come in.
+    ring: usize,
     lanes: Option<usize>,
     jobs: HashMap<(u32, u16), AdmittedJob>,
     /// Counts what belongs to no job.
@@ -127,11 +129,21 @@ pub fn memory_needed(job: &Job) -> u64 {
     2 * bank as u64 * u64::from(job.slots)
 }
 
+/// The most packets that each of `workers` workers may have without a receipt, so that all of them together fit a receive
+/// queue of `ring` packets (WIRE H8).
+#[must_use]
+pub fn grant(ring: usize, workers: usize) -> u32 {
+    const LEAST: usize = 2;
+    u32::try_from(ring / workers.max(1)).unwrap_or(u32::MAX).max(LEAST as u32)
+}
+
 impl Aggregator {
-    /// An aggregator without jobs; `incarnation` is random, not 0, and new at each start (WIRE H1).
+    /// An aggregator without jobs; `incarnation` is random, not 0, and new at each start (WIRE H1). Its receive queue has room
+    /// for `ring` packets.
     #[must_use]
-    pub fn new(incarnation: u32) -> Self {
-        Self { incarnation: incarnation.max(1), lanes: None, jobs: HashMap::new(), unassigned: [0; COUNTERS] }
+    pub fn new(incarnation: u32, ring: usize) -> Self {
+        let incarnation = incarnation.max(1);
+        Self { incarnation, ring, lanes: None, jobs: HashMap::new(), unassigned: [0; COUNTERS] }
     }
 
     /// Reserves the memory of a job and lets its workers in. The caller has checked that [`memory_needed`] is there.
@@ -168,9 +180,10 @@ impl Aggregator {
         Ok(())
     }
 
-    /// Takes in one datagram's payload and turns it into the answer. Short answers are at the front of `packet`; a
-    /// datagram that is longer than the answer keeps its length.
-    pub fn handle(&mut self, now: Time, source: SocketAddrV4, packet: &mut [u8]) -> Action {
+    /// Takes in one datagram's payload and turns it into the answer; `marked` says whether it came with a mark of congestion
+    /// (ECN CE). Short answers are at the front of `packet`; a datagram that is longer than the answer keeps its length.
+    pub fn handle(&mut self, now: Time, source: SocketAddrV4, marked: bool, packet: &mut [u8]) -> Action {
+        let grant = self.grant();
         let (job, rank) = match self.admit(source, packet) {
             Ok(admitted) => admitted,
             Err((job, reason)) => {
@@ -181,15 +194,20 @@ impl Aggregator {
         };
         let Some(job) = self.jobs.get_mut(&job) else { return Action::Drop(None) };
         job.count(Counter::Packets);
-        let progress = &mut job.members[usize::from(rank)].progress;
-        progress.packets += 1;
-        progress.last_heard = Some(now);
+        let member = &mut job.members[usize::from(rank)];
+        member.receipts.marks = member.receipts.marks.wrapping_add(u16::from(marked));
+        member.progress.packets += 1;
+        member.progress.last_heard = Some(now);
         let mut packet = Packet::new_unchecked(packet);
         match packet.kind() {
-            Some(Kind::Hello) => job.hello(self.incarnation, rank, &mut packet),
+            Some(Kind::Hello) => job.hello(self.incarnation, grant, rank, &mut packet),
             Some(Kind::Gradient) => job.gradient(self.incarnation, rank, &mut packet),
             _ => job.pull(self.incarnation, rank, &mut packet),
         }
+    }
+
+    fn grant(&self) -> u32 {
+        grant(self.ring, self.jobs.values().map(|job| job.members.len()).sum())
     }
 
     /// Addresses the next copy of a broadcast: fills in receiver, packet number and receipts, and returns where it goes;

@@ -6,7 +6,7 @@
 //! - getters: [`Worker::stats`], [`Worker::rank`], [`Worker::error`].
 //!
 //! The way of a gradient: `submit` appends its fragments to the stream (`fragments`); `poll_transmit` quantises the next one that
-//! the `window` lets go and the slots have room for, and notes it in the `flight`; receipts move it to the aggregator's
+//! the window (`congestion`) and the `pacer` let go and the slots have room for, and notes it in the `flight`; receipts move it to the aggregator's
 //! memory; its result, or a PULL where `results` shows that one was lost, completes it; the last one completes the `operation`.
 
 use std::collections::VecDeque;
@@ -17,25 +17,27 @@ use xagg_wire::{Flow, Kind, Operation, Reduction, mtu_for_lanes};
 
 use crate::{Job, Time};
 
+mod congestion;
 mod error;
 mod flight;
 mod fragments;
 mod operation;
+mod pacer;
 mod receive;
 mod results;
 mod stats;
 mod transmit;
-mod window;
 
 pub use error::{Heard, Missing, Phase, WorkerError};
 pub use operation::{Buffer, Failure, Values};
 pub use stats::Stats;
 
+use congestion::Congestion;
 use flight::Flight;
 use fragments::Fragments;
 use operation::{InProgress, Operations};
+use pacer::{Pace, Pacer};
 use results::Results;
-use window::Window;
 
 /// The first wait for a WELCOME; it doubles up to [`MOST_HELLO_INTERVAL`].
 const LEAST_HELLO_INTERVAL: Duration = Duration::from_millis(50);
@@ -97,7 +99,10 @@ pub struct Worker {
     issued: u64,
     fragments: Fragments,
     flight: Flight,
-    window: Window,
+    congestion: Congestion,
+    pacer: Pacer,
+    /// The marks of congestion on our packets that the aggregator has told of so far.
+    marks: u16,
     results: Results,
     /// PULLs that the timer wants sent.
     pulls: VecDeque<u64>,
@@ -139,7 +144,9 @@ impl Worker {
             issued: 0,
             fragments: Fragments::new(job.slots),
             flight: Flight::new(),
-            window: Window::new(job.workers.len()),
+            congestion: Congestion::new(job.workers.len()),
+            pacer: Pacer::new(None),
+            marks: 0,
             results: Results::new(),
             pulls: VecDeque::new(),
             window_limited: false,
@@ -208,7 +215,7 @@ impl Worker {
                 let stalled = (self.operations.len() > 0).then(|| self.last_progress + self.timeout);
                 let pull =
                     (self.fragments.waiting() > 0).then(|| self.results.deadline(self.pull_patience()));
-                let send = self.may_send().then(|| self.window.next_token(self.flight.round_trip()));
+                let send = self.may_send().then(|| self.pacer.next_token(self.pace()));
                 [stalled, pull, send, self.flight.deadline()].into_iter().flatten().min()
             }
         }
@@ -261,7 +268,7 @@ impl Worker {
     pub fn stats(&self) -> Stats {
         Stats {
             round_trip_micros: self.flight.round_trip().as_micros() as u64,
-            window: self.window.size() as u64,
+            window: self.congestion.size() as u64,
             ..self.stats.clone()
         }
     }
@@ -278,11 +285,19 @@ impl Worker {
         if let Membership::Failed(error) = &self.membership { Some(error) } else { None }
     }
 
+    fn pace(&self) -> Pace {
+        Pace {
+            window: self.congestion.size(),
+            round_trip: self.flight.round_trip(),
+            slow_start: self.congestion.is_in_slow_start(),
+        }
+    }
+
     fn detect_losses(&mut self, now: Time) {
-        let (fragments, window, stats) = (&mut self.fragments, &mut self.window, &mut self.stats);
+        let (fragments, congestion, stats) = (&mut self.fragments, &mut self.congestion, &mut self.stats);
         self.flight.detect_losses(now, |lost| {
             fragments.on_lost(lost.sequence, lost.packet_number);
-            window.on_loss(now, lost.sent);
+            congestion.on_loss(now, lost.sent);
             stats.losses += 1;
         });
     }

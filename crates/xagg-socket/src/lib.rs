@@ -1,5 +1,5 @@
 //! A UDP socket that sends and receives in batches: segmentation offload (GSO) one way, coalescing (GRO) and `recvmmsg` the other.
-//! Packets carry DF, and the socket never blocks. Used by the worker and by the aggregator's udp datapath.
+//! Packets carry DF and can be marked by the network (ECT(0)), and the socket never blocks. Used by the worker and by the aggregator's udp datapath.
 
 use std::io::{self, ErrorKind, IoSliceMut};
 use std::net::{SocketAddr, SocketAddrV4};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use mio::{Interest, Registry, Token};
 use nix::sys::socket::sockopt::RcvBufForce;
-use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSocketState};
+use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
 use socket2::SockRef;
 
 /// What is asked for as receive buffer, in bytes: results come when the last worker is ready, not when we are.
@@ -70,7 +70,7 @@ impl BatchSocket {
     pub fn send(&self, destination: SocketAddrV4, packets: &[u8], packet_len: usize) -> io::Result<bool> {
         let transmit = Transmit {
             destination: destination.into(),
-            ecn: None,
+            ecn: Some(EcnCodepoint::Ect0),
             contents: packets,
             segment_size: (packets.len() > packet_len).then_some(packet_len),
             src_ip: None,
@@ -82,11 +82,20 @@ impl BatchSocket {
         }
     }
 
-    /// Receives one batch and hands each datagram to `handle`; how many there were. 0: nothing is left.
+    /// How many datagrams of this length the receive buffer holds. The system counts the memory that they take, which is up
+    /// to about twice their length.
+    #[must_use]
+    pub fn receive_room(&self, packet_len: usize) -> usize {
+        let buffer = SockRef::from(&self.socket).recv_buffer_size().unwrap_or(0);
+        buffer / (2 * packet_len).max(1)
+    }
+
+    /// Receives one batch and hands each datagram to `handle`, with whether it came with a mark of congestion (ECN); how many
+    /// there were. 0: nothing is left.
     ///
     /// # Errors
     /// What the system says; for a connected socket also what ICMP says of the peer, such as `ConnectionRefused`.
-    pub fn receive(&mut self, mut handle: impl FnMut(SocketAddrV4, &mut [u8])) -> io::Result<usize> {
+    pub fn receive(&mut self, mut handle: impl FnMut(SocketAddrV4, bool, &mut [u8])) -> io::Result<usize> {
         let mut runs: [&mut [u8]; BATCH_SIZE] = self
             .room
             .chunks_exact_mut(RUN)
@@ -105,8 +114,10 @@ impl BatchSocket {
         let mut datagrams = 0;
         for (run, meta) in runs.iter_mut().zip(&metas[..received]) {
             let SocketAddr::V4(source) = meta.addr else { continue };
+            // The system only coalesces what is marked alike.
+            let marked = meta.ecn == Some(EcnCodepoint::Ce);
             for datagram in run[..meta.len].chunks_mut(meta.stride.max(1)) {
-                handle(source, datagram);
+                handle(source, marked, datagram);
                 datagrams += 1;
             }
         }
@@ -151,7 +162,7 @@ mod tests {
     fn receive_all(socket: &mut BatchSocket, expected: usize) -> Vec<Vec<u8>> {
         let mut all = vec![];
         for _ in 0..1000 {
-            let count = socket.receive(|_, datagram| all.push(datagram.to_vec())).expect("receives");
+            let count = socket.receive(|_, _, datagram| all.push(datagram.to_vec())).expect("receives");
             if all.len() >= expected {
                 break;
             }
@@ -186,7 +197,7 @@ mod tests {
         socket.send(to, &[0; 10], 10).expect("sends");
         let refused = (0..1000).any(|_| {
             std::thread::sleep(Duration::from_millis(1));
-            socket.receive(|_, _| ()).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+            socket.receive(|_, _, _| ()).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
         });
         assert!(refused);
     }

@@ -240,6 +240,8 @@ fields! {
     job, set_job, u32, 8;
     /// The view of the job's plan.
     view, set_view, u16, 12;
+    /// Towards the worker: how many of its packets came with a mark of congestion, modulo 2^16.
+    marks, set_marks, u16, 14;
     /// The worker's secret.
     cookie, set_cookie, u64, 16;
     /// The fragment's number within the job; HELLO and WELCOME: the nonce.
@@ -256,6 +258,8 @@ fields! {
     contributors, set_contributors, u16, 42;
     /// The (sum of) weights.
     weight, set_weight, u32, 44;
+    /// WELCOME: the most packets that may be without a receipt. Shares its place with [`weight`](Self::weight).
+    grant, set_grant, u32, 44;
     /// Towards the aggregator: the operation's signature.
     signature, set_signature, u32, 48;
     /// Towards the worker: which packet numbers are receipted. Shares its place with [`signature`](Self::signature).

@@ -33,6 +33,8 @@ pub struct Receipts {
     pub bitmap: u32,
     /// The timestamp of packet `largest`, in microseconds of the worker's clock.
     pub echo: u32,
+    /// How many of the sender's packets came with a mark of congestion (ECN), modulo 2^16.
+    pub marks: u16,
 }
 
 impl Receipts {
@@ -121,6 +123,8 @@ pub enum Repr {
         nonce: u64,
         /// Packets must be sent without segmentation offload.
         no_gso: bool,
+        /// The most packets that may be without a receipt.
+        grant: u32,
     },
     /// A worker's contribution.
     Gradient(Contribution),
@@ -210,14 +214,22 @@ impl Repr {
     fn parse_kind(packet: &Packet<&[u8]>, kind: Kind) -> Result<Self, Reason> {
         let (flags, sequence) = (packet.flags(), packet.sequence());
         let redo = flags.contains(Flags::REDO);
-        let receipts =
-            Receipts { largest: packet.largest(), bitmap: packet.receipts(), echo: packet.timestamp() };
+        let receipts = Receipts {
+            largest: packet.largest(),
+            bitmap: packet.receipts(),
+            echo: packet.timestamp(),
+            marks: packet.marks(),
+        };
         Ok(match kind {
             Kind::Hello if sequence == 0 => return Err(Reason::Field),
             Kind::Hello => {
                 Self::Hello { nonce: sequence, slots: packet.slot(), workers: packet.contributors() }
             }
-            Kind::Welcome => Self::Welcome { nonce: sequence, no_gso: flags.contains(Flags::NO_GSO) },
+            Kind::Welcome => Self::Welcome {
+                nonce: sequence,
+                no_gso: flags.contains(Flags::NO_GSO),
+                grant: packet.grant(),
+            },
             Kind::Gradient => Self::Gradient(parse_contribution(packet)?),
             Kind::Aggregate => Self::Aggregate(parse_contribution(packet)?),
             Kind::Result if redo => Self::Redo {
@@ -288,7 +300,10 @@ impl Repr {
                 packet.set_slot(slots);
                 packet.set_contributors(workers);
             }
-            Self::Welcome { nonce, .. } => packet.set_sequence(nonce),
+            Self::Welcome { nonce, grant, .. } => {
+                packet.set_sequence(nonce);
+                packet.set_grant(grant);
+            }
             Self::Gradient(contribution) | Self::Aggregate(contribution) => contribution.emit(packet),
             Self::Result { sequence, packet_number, exponent, contributors, weight, receipts, .. } => {
                 packet.set_sequence(sequence);
@@ -326,6 +341,7 @@ impl Receipts {
         packet.set_largest(self.largest);
         packet.set_receipts(self.bitmap);
         packet.set_timestamp(self.echo);
+        packet.set_marks(self.marks);
     }
 }
 

@@ -17,7 +17,12 @@ fn exponent() -> impl Strategy<Value = Exponent> {
 }
 
 fn receipts() -> impl Strategy<Value = Receipts> {
-    any::<(u32, u32, u32)>().prop_map(|(largest, bitmap, echo)| Receipts { largest, bitmap, echo })
+    any::<(u32, u32, u32, u16)>().prop_map(|(largest, bitmap, echo, marks)| Receipts {
+        largest,
+        bitmap,
+        echo,
+        marks,
+    })
 }
 
 fn contribution(most_contributors: u16) -> impl Strategy<Value = Contribution> {
@@ -57,7 +62,7 @@ fn repr() -> impl Strategy<Value = Repr> {
     let result = (any::<(u64, u32, bool, u16, u32)>(), exponent(), receipts());
     prop_oneof![
         hello.prop_map(|(nonce, slots, workers)| Repr::Hello { nonce, slots, workers }),
-        any::<(u64, bool)>().prop_map(|(nonce, no_gso)| Repr::Welcome { nonce, no_gso }),
+        any::<(u64, bool, u32)>().prop_map(|(nonce, no_gso, grant)| Repr::Welcome { nonce, no_gso, grant }),
         contribution(1).prop_map(Repr::Gradient),
         contribution(256).prop_map(Repr::Aggregate),
         result.prop_map(
@@ -152,7 +157,7 @@ proptest! {
 
     #[test]
     fn receipts_are_a_window_onto_the_set_of_numbers(start in any::<u32>(), steps in prop::collection::vec(-40..40_i32, 1..200)) {
-        let mut receipts = Receipts { largest: start, bitmap: 0, echo: 0 };
+        let mut receipts = Receipts { largest: start, bitmap: 0, echo: 0, marks: 0 };
         let (mut seen, mut largest, mut echo) = (BTreeSet::new(), 0_i64, 0);
         let mut position = 0_i64;
         for (timestamp, step) in (1..).zip(steps) {

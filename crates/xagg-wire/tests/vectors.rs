@@ -24,7 +24,7 @@ fn flow() -> Flow {
 
 fn packets() -> Vec<(&'static str, Repr)> {
     let exponent = Exponent::finite(-3).expect("legal");
-    let receipts = Receipts { largest: 40, bitmap: 0b1011, echo: 123_456 };
+    let receipts = Receipts { largest: 40, bitmap: 0b1011, echo: 123_456, marks: 0x0708 };
     let contribution = Contribution {
         sequence: 1_000_003,
         slot: 3,
@@ -57,7 +57,7 @@ fn packets() -> Vec<(&'static str, Repr)> {
     };
     vec![
         ("hello", Repr::Hello { nonce: 0x0102_0304_0506_0708, slots: 1_000_000, workers: 4 }),
-        ("welcome", Repr::Welcome { nonce: 0x0102_0304_0506_0708, no_gso: true }),
+        ("welcome", Repr::Welcome { nonce: 0x0102_0304_0506_0708, no_gso: true, grant: 64 }),
         ("gradient", Repr::Gradient(contribution)),
         ("gradient_redo", Repr::Gradient(Contribution { redo: true, ack_request: false, ..contribution })),
         (

@@ -152,7 +152,7 @@ impl Driver {
         for _ in 0..BATCHES_A_TURN {
             let now = self.now();
             let worker = &mut self.worker;
-            match self.socket.receive(|_, datagram| worker.handle_datagram(now, datagram)) {
+            match self.socket.receive(|_, marked, datagram| worker.handle_datagram(now, marked, datagram)) {
                 Ok(0) => return false,
                 Ok(_) => {}
                 Err(error) => self.handle_error(&error),

@@ -56,6 +56,7 @@ inline_always int answer_hello(struct packet *packet)
 	settle(packet, ANSWER_FIELD, &receiver);
 	count(packet, COUNT_WELCOME);
 	write_header(header, KIND_WELCOME, config_welcome_flags);
+	header->grant = packet->job->grant;
 	return reply(packet, &receiver, full_body_len(), full_body_sum(packet->body));
 }
 

@@ -14,7 +14,6 @@ inline_always void write_header(struct header *header, __u8 kind, __u16 flags)
 {
 	header->kind = kind;
 	header->flags = flags;
-	header->reserved = 0;
 	header->packet_number = 0;
 	header->exponent = 0;
 	header->contributors = 0;
@@ -81,6 +80,7 @@ inline_always void address(const struct packet *packet, const struct receiver *r
 	header->largest = receiver->largest;
 	header->receipts = receiver->receipts;
 	header->timestamp = receiver->echo;
+	header->marks = receiver->marks;
 }
 
 inline_always __u16 ip_checksum(const struct iphdr *ip)
@@ -101,7 +101,7 @@ inline_always void seal(const struct packet *packet, __u32 body_len, __u64 body_
 	__u16 checksum;
 
 	packet->header->checksum = fold32(words);
-	packet->ip->tos = 0;
+	packet->ip->tos = ECN_ECT0;
 	packet->ip->tot_len = bpf_htons(FRAME_LEN - IP_OFFSET + body_len);
 	packet->ip->id = 0;
 	packet->ip->frag_off = bpf_htons(IP_DONT_FRAGMENT);

@@ -50,6 +50,7 @@ inline_always int parse(struct packet *packet)
 		return REASON_LENGTH;
 	if (packet->ip->tot_len != bpf_htons(length - IP_OFFSET) || packet->udp->len != bpf_htons(length - UDP_OFFSET))
 		return REASON_LENGTH;
+	packet->is_marked = (packet->ip->tos & ECN_MASK) == ECN_CE;
 	return VERDICT_CONTINUE;
 }
 

@@ -14,6 +14,7 @@ struct receiver {
 	__u32 receipts;
 	__u32 echo;
 	__u32 results;
+	__u16 marks;
 	__u16 port;
 	__u16 rank;
 	__u8 mac[ETH_ALEN];
@@ -28,6 +29,7 @@ inline_always void take_receiver(struct receiver *receiver, const struct flow *f
 	receiver->receipts = flow->receipts;
 	receiver->echo = flow->echo;
 	receiver->results = flow->results;
+	receiver->marks = flow->marks;
 	receiver->rank = rank;
 	__builtin_memcpy(receiver->mac, flow->mac, ETH_ALEN);
 }
@@ -113,6 +115,7 @@ inline_always void settle(const struct packet *packet, int answer, struct receiv
 
 	bpf_spin_lock(&flow->lock);
 	flow->packets++;
+	flow->marks += packet->is_marked;
 	flow->last_heard = now;
 	if (is_gradient && is_receipted(answer))
 		note_receipt(flow, packet_number, timestamp);

@@ -23,6 +23,10 @@
 #define EXPONENT_ZERO (-32768)
 #define EXPONENT_MIN (-149)
 #define EXPONENT_MAX 128
+/* The bits of the IP header that tell of congestion (RFC 3168). */
+#define ECN_MASK 3
+#define ECN_ECT0 2 /* may be marked */
+#define ECN_CE 3   /* is marked */
 #define BLOCK 8 /* 64-bit words a turn of the lane loops: 16 lanes */
 
 enum kind {
@@ -86,7 +90,7 @@ struct header {
 	__u16 rank;
 	__u32 job;
 	__u16 view;
-	__u16 reserved;
+	__u16 marks;
 	__u64 cookie;
 	__u64 sequence;
 	__u32 packet_number;
@@ -96,7 +100,10 @@ struct header {
 	};
 	__s16 exponent;
 	__u16 contributors;
-	__u32 weight;
+	union {
+		__u32 weight;
+		__u32 grant;
+	};
 	union {
 		__u32 signature;
 		__u32 receipts;
@@ -138,6 +145,7 @@ struct job {
 	__u32 workers;
 	__u32 guard_bits; /* G of WIRE section 2 */
 	__u32 bias;	  /* B */
+	__u32 grant;	  /* what each worker may have without a receipt */
 };
 
 /* One worker of a job. */
@@ -155,6 +163,8 @@ struct flow {
 	__u32 receipts;
 	__u32 echo;
 	__u32 results; /* RESULTs made for it */
+	__u16 marks;   /* its packets that came with a mark of congestion */
+	__u16 zero[3];
 };
 
 enum status {
@@ -209,6 +219,7 @@ struct packet {
 	struct job *job;
 	struct flow *flow;
 	__u32 rank;
+	__u32 is_marked; /* with a mark of congestion */
 };
 
 /* How a stage ends: a value of enum counter that is a reason, or one of these. */

@@ -6,11 +6,12 @@ use libbpf_rs::AsRawLibbpf;
 use libbpf_rs::libbpf_sys;
 use libbpf_rs::skel::Skel;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
-use xagg_proto::Job;
+use xagg_proto::{Job, aggregator};
 
 use super::skeleton::XaggSkel;
 use super::types;
 use super::{FLOWS_PER_JOB, KernelError, load, plain};
+use crate::interface::Interface;
 
 /// The maps that belong to one job. The program holds them by its maps of maps.
 pub(super) struct JobMaps {
@@ -23,16 +24,24 @@ pub(super) struct JobMaps {
 /// Admits the jobs, which get the indices 1, 2, ... Index 0 of the copies is for the self-test.
 pub(super) fn admit_all(
     skeleton: &XaggSkel<'_>,
-    interface: u32,
+    interface: &Interface,
     jobs: &[Job],
 ) -> Result<Vec<JobMaps>, KernelError> {
+    let grant = aggregator::grant(interface.ring, jobs.iter().map(|job| job.workers.len()).sum());
+    let interface = interface.index;
     let probe_copies = copies_map(skeleton, interface, 1)?;
     put_inner(&skeleton.maps.copies, 0, &probe_copies)?;
-    (1..).zip(jobs).map(|(index, job)| admit(skeleton, interface, index, job)).collect()
+    (1..).zip(jobs).map(|(index, job)| admit(skeleton, interface, index, job, grant)).collect()
 }
 
 /// The entry in the table of jobs comes last: from then on packets are let in.
-fn admit(skeleton: &XaggSkel<'_>, interface: u32, index: u32, job: &Job) -> Result<JobMaps, KernelError> {
+fn admit(
+    skeleton: &XaggSkel<'_>,
+    interface: u32,
+    index: u32,
+    job: &Job,
+    grant: u32,
+) -> Result<JobMaps, KernelError> {
     let maps =
         JobMaps { slots: slots_map(skeleton, job.slots)?, sums: load::lanes_map(job.lanes, 2 * job.slots)? };
     put_inner(&skeleton.maps.slots, index, &maps.slots)?;
@@ -55,6 +64,7 @@ fn admit(skeleton: &XaggSkel<'_>, interface: u32, index: u32, job: &Job) -> Resu
         workers: job.workers.len() as u32,
         guard_bits: job.format.guard_bits(),
         bias: job.format.bias(),
+        grant,
     };
     put(&skeleton.maps.jobs, plain::bytes(&key), plain::bytes(&entry))?;
     Ok(maps)

@@ -22,7 +22,7 @@ pub(super) fn load(config: &KernelConfig, jobs: &[Job]) -> Result<Loaded, Kernel
     let template = lanes_map(jobs[0].lanes, 1)?;
     open.maps.sums.set_inner_map_fd(template.as_fd()).map_err(KernelError::of_load)?;
     let skeleton = open.load().map_err(refused)?;
-    let job_maps = admit::admit_all(&skeleton, config.interface.index, jobs)?;
+    let job_maps = admit::admit_all(&skeleton, &config.interface, jobs)?;
     finish(&skeleton, job_maps)
 }
 

@@ -38,7 +38,13 @@ impl Aggregator {
 
 impl AdmittedJob {
     /// Opens a flow (WIRE H1, H2).
-    pub(super) fn hello(&mut self, incarnation: u32, rank: u16, packet: &mut Packet<&mut [u8]>) -> Action {
+    pub(super) fn hello(
+        &mut self,
+        incarnation: u32,
+        grant: u32,
+        rank: u16,
+        packet: &mut Packet<&mut [u8]>,
+    ) -> Action {
         let nonce = packet.sequence();
         if nonce == 0 {
             return self.drop_for(Reason::Field);
@@ -55,7 +61,11 @@ impl AdmittedJob {
             return self.reject(incarnation, rank, packet, Reason::Nonce);
         }
         self.count(Counter::Welcome);
-        self.reply(incarnation, rank, Kind::Welcome, Flags::NONE, packet)
+        let len = packet.bytes().len();
+        self.write_header(incarnation, Kind::Welcome, Flags::NONE, packet);
+        packet.set_grant(grant);
+        self.address(rank, len, packet);
+        Action::Reply { len }
     }
 
     /// Whether a GRADIENT or PULL is meant for this life of the aggregator, from a worker that has said HELLO.

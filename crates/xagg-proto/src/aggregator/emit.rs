@@ -239,7 +239,6 @@ impl AdmittedJob {
         packet: &mut Frame,
     ) -> Action {
         let len = match kind {
-            Kind::Welcome => packet.bytes().len(),
             Kind::Pending | Kind::Reject => HEADER_LEN + SHORT_BODY_LEN,
             _ => HEADER_LEN,
         };
@@ -249,7 +248,7 @@ impl AdmittedJob {
     }
 
     /// A header with nothing but what all answers have.
-    fn write_header(&self, incarnation: u32, kind: Kind, flags: Flags, packet: &mut Frame) {
+    pub(super) fn write_header(&self, incarnation: u32, kind: Kind, flags: Flags, packet: &mut Frame) {
         let sequence = packet.sequence();
         packet.reset_header(kind);
         packet.set_flags(flags);
@@ -266,7 +265,7 @@ impl AdmittedJob {
     }
 
     /// Addresses the first `len` bytes to a worker and seals them; where it goes.
-    fn address(&mut self, rank: u16, len: usize, packet: &mut Frame) -> SocketAddrV4 {
+    pub(super) fn address(&mut self, rank: u16, len: usize, packet: &mut Frame) -> SocketAddrV4 {
         let member = &self.members[usize::from(rank)];
         packet.set_rank(rank);
         packet.set_cookie(member.cookie.to_wire());

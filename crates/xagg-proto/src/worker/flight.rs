@@ -234,7 +234,7 @@ mod tests {
     }
 
     fn receipts(largest: u32, bitmap: u32) -> Receipts {
-        Receipts { largest, bitmap, echo: largest * 10 }
+        Receipts { largest, bitmap, echo: largest * 10, marks: 0 }
     }
 
     /// Sends packets 1 to `count`, packet n at 10 n microseconds with sequence n.
@@ -305,7 +305,7 @@ mod tests {
         for sequence in 0..6 {
             flight.on_sent(at(sequence), sequence);
         }
-        flight.on_receipts(at(100), &Receipts { largest: 3, bitmap: 0b1, echo: 0 }, |_| {});
+        flight.on_receipts(at(100), &Receipts { largest: 3, bitmap: 0b1, echo: 0, marks: 0 }, |_| {});
         assert_eq!(lost(&mut flight, at(100)), [u32::MAX - 1, u32::MAX, 0]);
         assert_eq!(flight.flying(), 2);
     }

@@ -3,7 +3,7 @@
 use xagg_wire::fixed::{Exponent, dequantise};
 use xagg_wire::packet::HEADER_LEN;
 use xagg_wire::repr::Rejection;
-use xagg_wire::{Flow, Packet, Reason, Receipts, Reduction, Repr};
+use xagg_wire::{Flow, Kind, Packet, Reason, Receipts, Reduction, Repr};
 
 use super::error::refusal;
 use super::{Event, Membership, PendingReport, Worker, WorkerError};
@@ -19,13 +19,18 @@ struct Sum {
 }
 
 impl Worker {
-    /// Takes in one datagram's payload, from the aggregator's address and port.
-    pub fn handle_datagram(&mut self, now: Time, payload: &[u8]) {
+    /// Takes in one datagram's payload, from the aggregator's address and port; `marked` says whether it came with a mark of
+    /// congestion (ECN CE).
+    pub fn handle_datagram(&mut self, now: Time, marked: bool, payload: &[u8]) {
         match Repr::parse(&Packet::new_unchecked(payload), self.lanes) {
             Ok((flow, repr)) if self.is_mine(&flow, &repr) => {
                 self.stats.packets_received += 1;
                 self.stats.bytes_received += payload.len() as u64;
                 self.last_heard = Some((repr.kind_and_flags().0, now));
+                self.stats.marked_received += u64::from(marked);
+                if repr.kind_and_flags().0 == Kind::Result {
+                    self.congestion.on_result(now, self.flight.round_trip(), marked);
+                }
                 self.handle(now, &flow, &repr, &payload[HEADER_LEN..]);
             }
             _ => self.stats.dropped += 1,
@@ -42,7 +47,8 @@ impl Worker {
     fn handle(&mut self, now: Time, flow: &Flow, repr: &Repr, body: &[u8]) {
         match (&self.membership, *repr) {
             (Membership::Failed(_), _) => {}
-            (Membership::Joining { .. }, Repr::Welcome { nonce, no_gso }) if nonce == self.nonce => {
+            (Membership::Joining { .. }, Repr::Welcome { nonce, no_gso, grant }) if nonce == self.nonce => {
+                self.congestion.set_grant(grant);
                 self.on_welcome(now, flow.incarnation, no_gso);
             }
             (_, Repr::Reject(rejection)) => self.on_reject(now, &rejection),
@@ -50,7 +56,7 @@ impl Worker {
             (Membership::Joined, Repr::Ack { receipts }) => self.on_receipts(now, &receipts),
             (Membership::Joined, Repr::Redo { sequence, packet_number, exponent, receipts }) => {
                 self.on_receipts(now, &receipts);
-                self.results.on_result(now, sequence, packet_number);
+                self.note_result(now, sequence, packet_number);
                 self.on_redo(now, sequence, exponent);
             }
             (
@@ -59,7 +65,7 @@ impl Worker {
             ) => {
                 // Before the result settles its packet, which would hide the round trip.
                 self.on_receipts(now, &receipts);
-                self.results.on_result(now, sequence, packet_number);
+                self.note_result(now, sequence, packet_number);
                 self.on_result(now, &Sum { sequence, nonfinite, exponent, contributors, weight }, body);
             }
             (Membership::Joined, Repr::Pending { sequence, seen, receipts }) => {
@@ -90,9 +96,29 @@ impl Worker {
         });
         if news > 0 {
             self.last_progress = now;
-            if self.window_limited {
-                self.window.on_receipts(news);
-            }
+        }
+        let marked = self.take_marks(receipts.marks);
+        if news > 0 || marked > 0 {
+            let round_trip = self.flight.round_trip();
+            self.congestion.on_receipts(now, round_trip, news, marked, self.window_limited);
+        }
+    }
+
+    /// How many marks are new. Answers that overtook each other say less than was known.
+    fn take_marks(&mut self, marks: u16) -> usize {
+        let new = marks.wrapping_sub(self.marks);
+        if new >= 1 << 15 {
+            return 0;
+        }
+        self.marks = marks;
+        self.stats.marked_sent += u64::from(new);
+        new.into()
+    }
+
+    /// Notes the number of a result; a gap in them is a loss.
+    fn note_result(&mut self, now: Time, sequence: u64, packet_number: u32) {
+        if self.results.on_result(now, sequence, packet_number) > 0 {
+            self.congestion.on_result_loss(now, self.flight.round_trip());
         }
     }
 

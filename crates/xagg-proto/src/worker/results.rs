@@ -43,23 +43,24 @@ impl Results {
         }
     }
 
-    /// A result for the fragment has come, with this number.
-    pub fn on_result(&mut self, now: Time, sequence: u64, packet_number: u32) {
+    /// A result for the fragment has come, with this number. How many others it shows to be lost.
+    pub fn on_result(&mut self, now: Time, sequence: u64, packet_number: u32) -> usize {
         self.answered(sequence);
         self.last = now;
         self.interval = LEAST_INTERVAL;
         let ahead = packet_number.wrapping_sub(self.largest);
         if ahead == 0 || ahead >= 1 << 31 {
             self.missing.remove(&packet_number);
-            return;
+            return 0;
         }
         let in_sight = ahead.min(REORDERING);
-        self.owed += (ahead - in_sight) as usize;
         self.missing.extend((1..in_sight).map(|step| packet_number.wrapping_sub(step)));
         self.largest = packet_number;
         let before = self.missing.len();
         self.missing.retain(|number| packet_number.wrapping_sub(*number) < REORDERING);
-        self.owed += before - self.missing.len();
+        let lost = (ahead - in_sight) as usize + before - self.missing.len();
+        self.owed += lost;
+        lost
     }
 
     /// The fragment that was asked for is not complete. If `look_on`, the lost result is looked for further on.

@@ -27,6 +27,10 @@ pub struct Stats {
     pub nonfinite: u64,
     /// Packets received and dropped: damaged, not for this worker, not understood.
     pub dropped: u64,
+    /// Packets sent that arrived with a mark of congestion.
+    pub marked_sent: u64,
+    /// Packets received with a mark of congestion.
+    pub marked_received: u64,
     /// UDP payload sent, in bytes.
     pub bytes_sent: u64,
     /// UDP payload received, in bytes.

@@ -35,7 +35,7 @@ impl Worker {
     /// Whether window and slots would let a fragment go, if the pacer did.
     pub(super) fn may_send(&mut self) -> bool {
         let sendable = self.fragments.sendable().is_some();
-        self.window_limited = sendable && self.flight.flying() >= self.window.size();
+        self.window_limited = sendable && self.flight.flying() >= self.congestion.size();
         sendable && !self.window_limited
     }
 
@@ -88,7 +88,7 @@ impl Worker {
     }
 
     fn write_next_gradient(&mut self, now: Time, packet: &mut Packet<&mut [u8]>) -> Option<()> {
-        if !self.may_send() || !self.window.take_token(now, self.flight.round_trip()) {
+        if !self.may_send() || !self.pacer.take_token(now, self.pace()) {
             return None;
         }
         let sequence = self.fragments.sendable()?;

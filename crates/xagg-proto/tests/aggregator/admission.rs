@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use xagg_proto::{Aggregator, Time};
 use xagg_wire::{Counter, HEADER_LEN, Packet, Reason, Repr, full_len};
 
-use super::fixture::{Fixture, Gradient, INCARNATION, LANES, Outcome};
+use super::fixture::{Fixture, Gradient, INCARNATION, LANES, Outcome, RING};
 
 /// Where the fields of the header are.
 const KIND: usize = 3;
@@ -172,14 +172,21 @@ fn a_flow_is_opened_once() {
     assert_eq!(fixture.hello(0, 0), Outcome::Drop(Some(Reason::Field)), "a nonce is not 0");
     for _ in 0..2 {
         let outcome = fixture.hello(0, 5);
-        assert_eq!(fixture.reply(&outcome), Repr::Welcome { nonce: 5, no_gso: false });
+        assert_eq!(
+            fixture.reply(&outcome),
+            Repr::Welcome { nonce: 5, no_gso: false, grant: RING as u32 / 2 }
+        );
         let Outcome::Reply(payload) = outcome else { panic!("a reply") };
         assert_eq!(payload.len(), full_len(LANES), "WELCOME proves the MTU");
     }
     let outcome = fixture.hello(0, 6);
     assert_eq!(fixture.rejection(&outcome), Reason::Nonce, "a restarted worker");
     let outcome = fixture.hello(0, 5);
-    assert_eq!(fixture.reply(&outcome), Repr::Welcome { nonce: 5, no_gso: false }, "the first is kept");
+    assert_eq!(
+        fixture.reply(&outcome),
+        Repr::Welcome { nonce: 5, no_gso: false, grant: RING as u32 / 2 },
+        "the first is kept"
+    );
     assert_eq!((fixture.count(Counter::Welcome), fixture.count(Counter::Reject)), (3, 1));
 }
 
@@ -217,8 +224,8 @@ fn what_is_meant_for_another_life_is_rejected() {
 fn without_a_job_nothing_gets_in() {
     let fixture = Fixture::joined(1, 4);
     let mut payload = fixture.gradient_payload(0, Gradient::of(0, 1, 1.0));
-    let mut empty = Aggregator::new(INCARNATION);
-    let action = empty.handle(Time::ZERO, fixture.address(0), &mut payload);
+    let mut empty = Aggregator::new(INCARNATION, RING);
+    let action = empty.handle(Time::ZERO, fixture.address(0), false, &mut payload);
     assert_eq!(action, xagg_proto::aggregator::Action::Drop(Some(Reason::Length)));
     assert_eq!(empty.unassigned()[usize::from(Reason::Length)], 1);
 }

@@ -9,6 +9,8 @@ use xagg_wire::repr::{Contribution, Rejection};
 use xagg_wire::{Counter, Flow, Packet, Reason, Repr, full_len};
 
 pub const INCARNATION: u32 = 0x1234_5678;
+/// How many packets the aggregator has room for.
+pub const RING: usize = 100;
 pub const LANES: usize = 16;
 
 /// What the aggregator did with a packet.
@@ -66,7 +68,7 @@ impl Fixture {
     /// An aggregator that no worker has said HELLO to.
     pub fn fresh(workers: usize, slots: u32) -> Self {
         let job = job(9, 2, workers, LANES, slots);
-        let mut aggregator = Aggregator::new(INCARNATION);
+        let mut aggregator = Aggregator::new(INCARNATION, RING);
         aggregator.admit_job(&job).expect("the first job");
         Self { job, aggregator }
     }
@@ -122,8 +124,13 @@ impl Fixture {
     /// Hands a datagram to the aggregator, and holds whatever it answers to the rules of all answers: no longer than what
     /// asked for it (WIRE P2), sound (P3), for its receiver and of this life (H4), one copy a worker.
     pub fn run(&mut self, source: SocketAddrV4, payload: &[u8]) -> Outcome {
+        self.run_marked(source, false, payload)
+    }
+
+    /// The same for a datagram that comes with a mark of congestion, or without.
+    pub fn run_marked(&mut self, source: SocketAddrV4, marked: bool, payload: &[u8]) -> Outcome {
         let mut packet = payload.to_vec();
-        match self.aggregator.handle(Time::ZERO, source, &mut packet) {
+        match self.aggregator.handle(Time::ZERO, source, marked, &mut packet) {
             Action::Drop(reason) => Outcome::Drop(reason),
             Action::Reply { len } => {
                 packet.truncate(len);
@@ -154,8 +161,9 @@ impl Fixture {
         assert_eq!(answer.sequence(), asked.sequence(), "that of the packet that led to it");
         let is_result = matches!(repr, Repr::Result { .. } | Repr::Redo { .. });
         assert_eq!(answer.packet_number() != 0, is_result, "only RESULTs are numbered: WIRE H7");
+        let grant = if let Repr::Welcome { grant, .. } = repr { grant } else { 0 };
         let fields = (answer.exponent(), answer.contributors(), answer.weight());
-        assert!(is_result || fields == (0, 0, 0), "what a kind does not use is 0");
+        assert!(is_result || fields == (0, 0, grant), "what a kind does not use is 0");
     }
 
     pub fn hello(&mut self, rank: u16, nonce: u64) -> Outcome {

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use xagg_proto::aggregator::{AdmitError, Bank, MAX_JOBS, Progress, Status, memory_needed};
+use xagg_proto::aggregator::{AdmitError, Bank, MAX_JOBS, Progress, Status, grant, memory_needed};
 use xagg_proto::{Aggregator, Time};
-use xagg_wire::Counter;
+use xagg_wire::{Counter, Repr};
 
-use super::fixture::{Fixture, Gradient, INCARNATION, LANES, Outcome, job};
+use super::fixture::{Fixture, Gradient, INCARNATION, LANES, Outcome, RING, job};
 
 #[test]
 fn a_job_is_admitted_once_and_all_have_the_same_lanes() {
-    let mut aggregator = Aggregator::new(INCARNATION);
+    let mut aggregator = Aggregator::new(INCARNATION, RING);
     aggregator.admit_job(&job(1, 1, 2, 352, 4)).expect("the first");
     let twice = aggregator.admit_job(&job(1, 1, 3, 352, 9));
     assert_eq!(twice, Err(AdmitError::Duplicate { job: 1, view: 1 }));
@@ -26,9 +26,9 @@ fn a_job_is_admitted_once_and_all_have_the_same_lanes() {
 #[test]
 fn jobs_do_not_touch_each_other() {
     let mut fixture = Fixture::joined(2, 4);
-    let mut other = Fixture { job: job(9, 3, 2, LANES, 4), aggregator: Aggregator::new(INCARNATION) };
+    let mut other = Fixture { job: job(9, 3, 2, LANES, 4), aggregator: Aggregator::new(INCARNATION, RING) };
     fixture.aggregator.admit_job(&other.job).expect("another view");
-    other.aggregator = std::mem::replace(&mut fixture.aggregator, Aggregator::new(1));
+    other.aggregator = std::mem::replace(&mut fixture.aggregator, Aggregator::new(1, RING));
     for rank in 0..2 {
         other.hello(rank, 1);
     }
@@ -66,11 +66,30 @@ fn progress_tells_how_far_each_worker_is() {
     fixture.hello(1, 1);
     fixture.gradient(1, Gradient::of(2, 1, 1.0));
     let mut payload = fixture.gradient_payload(1, Gradient::of(0, 2, 1.0));
-    fixture.aggregator.handle(now, fixture.address(1), &mut payload);
+    fixture.aggregator.handle(now, fixture.address(1), false, &mut payload);
     let expected = Progress { joined: true, packets: 3, sequences: 3, last_heard: Some(now) };
     assert_eq!(progress(&fixture), [Progress::default(), expected], "the furthest sequence, not the latest");
     let mut payload = fixture.gradient_payload(1, Gradient::of(0, 3, 1.0));
     payload[30] ^= 1;
-    fixture.aggregator.handle(Time::from_origin(Duration::from_secs(9)), fixture.address(1), &mut payload);
+    fixture.aggregator.handle(
+        Time::from_origin(Duration::from_secs(9)),
+        fixture.address(1),
+        false,
+        &mut payload,
+    );
     assert_eq!(progress(&fixture)[1], expected, "what is not admitted is nobody's");
+}
+
+#[test]
+fn all_workers_together_are_granted_what_the_ring_holds() {
+    assert_eq!(grant(256, 4), 64);
+    assert_eq!(grant(256, 256), 2, "one packet alone could not show that it is lost");
+    assert_eq!(grant(1000, 0), 1000);
+    let mut aggregator = Aggregator::new(INCARNATION, RING);
+    for id in [1, 2] {
+        aggregator.admit_job(&job(id, 0, 10, LANES, 4)).expect("fits");
+    }
+    let mut fixture = Fixture { job: job(1, 0, 10, LANES, 4), aggregator };
+    let outcome = fixture.hello(0, 7);
+    assert!(matches!(fixture.reply(&outcome), Repr::Welcome { grant: 5, .. }), "of all jobs: {outcome:?}");
 }

@@ -35,7 +35,10 @@ fn the_last_contribution_becomes_everybodys_result() {
     let mut fixture = Fixture::joined(3, 4);
     assert_eq!(fixture.gradient(0, Gradient::of(0, 1, 1.5)), Outcome::Drop(None), "nothing if not asked for");
     let acked = fixture.gradient(2, Gradient::of(0, 9, 2.25).asking());
-    assert_eq!(fixture.reply(&acked), Repr::Ack { receipts: Receipts { largest: 9, bitmap: 1, echo: 1009 } });
+    assert_eq!(
+        fixture.reply(&acked),
+        Repr::Ack { receipts: Receipts { largest: 9, bitmap: 1, echo: 1009, marks: 0 } }
+    );
     let outcome = fixture.gradient(1, Gradient::of(0, 1, -8.0).asking());
     for (rank, repr) in fixture.broadcast(&outcome).into_iter().enumerate() {
         let Repr::Result { sequence, packet_number, nonfinite, contributors, weight, receipts, .. } = repr
@@ -44,7 +47,11 @@ fn the_last_contribution_becomes_everybodys_result() {
         };
         assert_eq!((sequence, packet_number, nonfinite, contributors, weight), (0, 1, false, 3, 1 + 2 + 3));
         let number = if rank == 2 { 9 } else { 1 };
-        assert_eq!(receipts, Receipts { largest: number, bitmap: 1, echo: 1000 + number }, "a receipt too");
+        assert_eq!(
+            receipts,
+            Receipts { largest: number, bitmap: 1, echo: 1000 + number, marks: 0 },
+            "a receipt too"
+        );
     }
     let Outcome::Broadcast(copies) = outcome else { panic!("a broadcast") };
     assert!(copies.iter().all(|payload| value(&fixture, payload) == -4.25));
@@ -58,7 +65,7 @@ fn a_duplicate_is_receipted_but_not_added() {
     let mut fixture = Fixture::joined(2, 4);
     fixture.gradient(0, Gradient::of(0, 1, 1.0));
     let again = fixture.gradient(0, Gradient::of(0, 2, 100.0));
-    let receipts = Receipts { largest: 2, bitmap: 0b11, echo: 1002 };
+    let receipts = Receipts { largest: 2, bitmap: 0b11, echo: 1002, marks: 0 };
     assert_eq!(fixture.reply(&again), Repr::Ack { receipts }, "unasked");
     let Outcome::Broadcast(copies) = fixture.gradient(1, Gradient::of(0, 1, 2.0)) else { panic!("a result") };
     assert_eq!(value(&fixture, &copies[0]), 3.0);
@@ -102,7 +109,10 @@ fn what_is_refused_is_not_receipted() {
     let redo = Gradient { redo: Some(exponent(1)), ..Gradient::of(0, 8, 1.0) };
     assert_eq!(fixture.gradient(0, redo), Outcome::Drop(Some(Reason::Field)));
     let acked = fixture.gradient(0, Gradient::of(0, 9, 1.0).asking());
-    assert_eq!(fixture.reply(&acked), Repr::Ack { receipts: Receipts { largest: 9, bitmap: 1, echo: 1009 } });
+    assert_eq!(
+        fixture.reply(&acked),
+        Repr::Ack { receipts: Receipts { largest: 9, bitmap: 1, echo: 1009, marks: 0 } }
+    );
 }
 
 #[test]
@@ -128,7 +138,7 @@ fn receipts_follow_serial_number_arithmetic() {
         packet.set_timestamp(number.wrapping_mul(3));
         packet.fill_checksum();
         let outcome = fixture.run(fixture.address(0), &payload);
-        let receipts = Receipts { largest, bitmap, echo: echoed.wrapping_mul(3) };
+        let receipts = Receipts { largest, bitmap, echo: echoed.wrapping_mul(3), marks: 0 };
         assert_eq!(fixture.reply(&outcome), Repr::Ack { receipts }, "after {number}");
     }
 }
@@ -185,7 +195,7 @@ fn an_older_sequence_gets_a_receipt_only() {
 #[test]
 fn a_pull_is_answered_and_changes_nothing() {
     let mut fixture = Fixture::joined(3, 4);
-    let receipts = Receipts { largest: 1, bitmap: 1, echo: 1001 };
+    let receipts = Receipts { largest: 1, bitmap: 1, echo: 1001, marks: 0 };
     let pending = |ranks: u64| Repr::Pending { sequence: 1, seen: [ranks, 0, 0, 0], receipts };
     fixture.gradient(0, Gradient::of(1, 1, 1.0));
     let pulled = fixture.pull(0, 1, false);
@@ -401,4 +411,17 @@ fn all_of_256_workers_are_counted() {
     let Outcome::Broadcast(copies) = last else { panic!("a broadcast") };
     assert_eq!(value(&fixture, &copies[255]), 128.0 * 256.0 + 255.0 * 256.0 / 4.0);
     assert_eq!(fixture.bank(0).weight, 256 * 257 / 2);
+}
+
+#[test]
+fn marks_of_congestion_are_counted_and_told_with_every_answer() {
+    let mut fixture = Fixture::joined(2, 8);
+    let source = fixture.address(0);
+    for (number, expected) in (1..=6).zip([0, 1, 1, 2, 2, 3]) {
+        let gradient = Gradient { ack: true, ..Gradient::of(u64::from(number), number, 1.0) };
+        let payload = fixture.gradient_payload(0, gradient);
+        let outcome = fixture.run_marked(source, number % 2 == 0, &payload);
+        let Repr::Ack { receipts } = fixture.reply(&outcome) else { panic!("{outcome:?}") };
+        assert_eq!((receipts.largest, receipts.marks), (number, expected));
+    }
 }

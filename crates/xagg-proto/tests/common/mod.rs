@@ -71,7 +71,7 @@ pub fn job(workers: usize, lanes: usize, slots: u32, timeout_seconds: f64) -> Jo
 
 impl Simulation {
     pub fn new(job: Job, faults: Faults, seed: u64) -> Self {
-        let mut aggregator = Aggregator::new(77);
+        let mut aggregator = Aggregator::new(77, 256);
         aggregator.admit_job(&job).expect("the first job");
         let workers: Vec<_> = (0..job.worker_count())
             .map(|rank| Some(Worker::new(&job, rank, u64::from(rank) + 1).expect("a rank of the job")))
@@ -160,7 +160,7 @@ impl Simulation {
             Happening::ToAggregator { from, payload } => self.aggregate(from, payload),
             Happening::ToWorker { rank, payload } => {
                 let now = self.now;
-                self.drive(rank, |worker| worker.handle_datagram(now, &payload));
+                self.drive(rank, |worker| worker.handle_datagram(now, false, &payload));
             }
             Happening::Wake { rank } => {
                 let now = self.now;
@@ -185,7 +185,7 @@ impl Simulation {
 
     fn aggregate(&mut self, from: usize, mut payload: Vec<u8>) {
         let source = self.job.workers[from];
-        match self.aggregator.handle(self.now, source, &mut payload) {
+        match self.aggregator.handle(self.now, source, false, &mut payload) {
             Action::Drop(_) => {}
             Action::Reply { len } => self.send_to(source, &payload[..len]),
             Action::Broadcast { len } => {

@@ -1,8 +1,8 @@
 //! The kernel program against its twin: the same packets must give the same verdicts, answers, counters and slots.
 //! `XAGG_SEED=N` replays a run, `XAGG_PACKETS=N` makes it longer.
 
-use rand::SeedableRng;
 use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 use xagg_proto::aggregator::{Action, Status};
 use xagg_proto::{Aggregator, Time};
 use xagg_testbed::skip_unless_root;
@@ -10,7 +10,7 @@ use xagg_wire::counter::COUNTERS;
 use xagg_wire::{Counter, Kind, Packet, Reason};
 
 use super::generator::{Generated, Generator};
-use super::harness::{Harness, INCARNATION, Outcome, job};
+use super::harness::{Harness, INCARNATION, Outcome, RING, job};
 
 /// Workers, lanes and slots of the jobs, in turn.
 const SHAPES: [(usize, usize, u32); 8] =
@@ -115,7 +115,7 @@ struct Pair {
 impl Pair {
     fn new(workers: usize, lanes: usize, slots: u32, seed: u64) -> Self {
         let job = job(workers, lanes, slots);
-        let mut twin = Aggregator::new(INCARNATION);
+        let mut twin = Aggregator::new(INCARNATION, RING);
         twin.admit_job(&job).expect("the first job");
         let generator = Generator::new(&job);
         Self { harness: Harness::new(job), twin, generator, rng: StdRng::seed_from_u64(seed) }
@@ -123,8 +123,9 @@ impl Pair {
 
     fn step(&mut self, context: &impl Fn() -> String) {
         let Generated { source, payload } = self.generator.next(&mut self.rng, &self.twin);
-        let kernel = self.harness.run(source, &payload);
-        let twin = self.run_twin(source, &payload);
+        let marked = self.rng.random_ratio(1, 4);
+        let kernel = self.harness.run_marked(source, marked, &payload);
+        let twin = self.run_twin(source, marked, &payload);
         if kernel != twin {
             let packet = Packet::new_checked(&payload).ok();
             let summary =
@@ -139,9 +140,9 @@ impl Pair {
         assert_eq!(self.harness.counters(), *self.counters(), "{}: counters", context());
     }
 
-    fn run_twin(&mut self, source: std::net::SocketAddrV4, payload: &[u8]) -> Outcome {
+    fn run_twin(&mut self, source: std::net::SocketAddrV4, marked: bool, payload: &[u8]) -> Outcome {
         let mut packet = payload.to_vec();
-        match self.twin.handle(Time::ZERO, source, &mut packet) {
+        match self.twin.handle(Time::ZERO, source, marked, &mut packet) {
             Action::Drop(_) => Outcome::Drop,
             Action::Reply { len } => Outcome::Reply(packet[..len].to_vec()),
             Action::Broadcast { len } => {

@@ -107,7 +107,7 @@ fn a_udp_checksum_of_zero_is_sent_as_all_ones() {
     let answer = |echo: u32| {
         let mut answer = template.clone();
         let mut packet = Packet::new_unchecked(&mut answer);
-        Receipts { largest: 2, bitmap: 3, echo }.emit(&mut packet);
+        Receipts { largest: 2, bitmap: 3, echo, marks: 0 }.emit(&mut packet);
         packet.fill_checksum();
         answer
     };

@@ -11,9 +11,16 @@ use super::super::{KernelConfig, Loaded, Mode, load, plain, run};
 use crate::interface::Interface;
 
 pub const INCARNATION: u32 = 0x1234_5678;
+/// How many packets the aggregator is said to have room for.
+pub const RING: usize = 1000;
 const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 /// The address of the link of whoever sends.
 const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+/// Some class of service, with ECT(1) and with CE.
+const TOS_UNMARKED: u8 = 0xb9;
+const TOS_MARKED: u8 = 0xbb;
+/// What an answer has: the network may mark it.
+const TOS_ANSWER: u8 = 2;
 const IP: usize = 14;
 const UDP: usize = 34;
 pub const PAYLOAD: usize = 42;
@@ -55,7 +62,8 @@ pub fn job(workers: usize, lanes: usize, slots: u32) -> Job {
 
 impl Harness {
     pub fn new(job: Job) -> Self {
-        let interface = Interface::find(Some("lo"), Ipv4Addr::LOCALHOST).expect("loopback");
+        let loopback = Interface::find(Some("lo"), Ipv4Addr::LOCALHOST).expect("loopback");
+        let interface = Interface { ring: RING, ..loopback };
         let config =
             KernelConfig { interface, mode: Mode::Native, address: job.aggregator, incarnation: INCARNATION };
         let loaded =
@@ -66,6 +74,15 @@ impl Harness {
     /// Runs the program on a payload in a correct frame.
     pub fn run(&self, source: SocketAddrV4, payload: &[u8]) -> Outcome {
         self.run_frame(&frame(source, self.job.aggregator, payload))
+    }
+
+    /// The same for a packet that comes with a mark of congestion, or without.
+    pub fn run_marked(&self, source: SocketAddrV4, marked: bool, payload: &[u8]) -> Outcome {
+        let mut frame = frame(source, self.job.aggregator, payload);
+        if marked {
+            set_tos(&mut frame, TOS_MARKED);
+        }
+        self.run_frame(&frame)
     }
 
     /// Runs the program on any frame.
@@ -158,13 +175,17 @@ impl Harness {
 /// A frame from a worker's place on the link. Some fields are not as an answer's must be, to show that it does not keep them.
 pub fn frame(source: SocketAddrV4, destination: SocketAddrV4, payload: &[u8]) -> Vec<u8> {
     let mut frame = frame_of(source, destination, payload, PEER_MAC, OWN_MAC);
-    frame[IP + 1] = 0xb9;
     frame[IP + 4..IP + 6].copy_from_slice(&[0x12, 0x34]);
     frame[IP + 8] = 17;
+    set_tos(&mut frame, TOS_UNMARKED);
+    frame
+}
+
+fn set_tos(frame: &mut [u8], tos: u8) {
+    frame[IP + 1] = tos;
     frame[IP + 10..IP + 12].fill(0);
     let checksum = !ones_complement(&[&frame[IP..UDP]]);
     frame[IP + 10..IP + 12].copy_from_slice(&checksum.to_be_bytes());
-    frame
 }
 
 fn frame_of(
@@ -182,6 +203,7 @@ fn frame_of(
     let udp_len = (8 + payload.len()) as u16;
     let ip = &mut frame[IP..UDP];
     ip[0] = 0x45;
+    ip[1] = TOS_ANSWER;
     ip[2..4].copy_from_slice(&(20 + udp_len).to_be_bytes());
     ip[6] = 0x40;
     ip[8] = 64;

@@ -7,7 +7,7 @@ use xagg_wire::fixed::{Exponent, Magnitude, dequantise, magnitude, quantise};
 use xagg_wire::repr::{Contribution, Rejection};
 use xagg_wire::{Counter, Flow, HEADER_LEN, Packet, Reason, Receipts, Repr, full_len};
 
-use super::harness::{Harness, INCARNATION, Outcome, PAYLOAD, XDP_DROP, frame, job};
+use super::harness::{Harness, INCARNATION, Outcome, PAYLOAD, RING, XDP_DROP, frame, job};
 
 pub(super) const LANES: usize = 16;
 
@@ -245,7 +245,7 @@ fn a_flow_is_opened_once() {
         other => panic!("{other:?}"),
     };
     assert_eq!(rejection(&early), Reason::Incarnation, "before HELLO");
-    let welcome = Repr::Welcome { nonce: 5, no_gso: false };
+    let welcome = Repr::Welcome { nonce: 5, no_gso: false, grant: RING as u32 / 2 };
     for _ in 0..2 {
         let outcome = harness.send(0, &hello(&harness, 5), |_| ());
         assert_eq!(harness.reply(&outcome), welcome);
@@ -272,7 +272,7 @@ fn the_last_contribution_becomes_everybodys_result() {
     let Some(harness) = joined("the_last_contribution_becomes_everybodys_result", 3, 4) else { return };
     assert_eq!(harness.gradient(0, Gradient::of(0, 1, 1.5)), Outcome::Drop);
     let acked = harness.gradient(2, Gradient { ack: true, ..Gradient::of(0, 9, 2.25) });
-    let receipts = Receipts { largest: 9, bitmap: 1, echo: 1009 };
+    let receipts = Receipts { largest: 9, bitmap: 1, echo: 1009, marks: 0 };
     assert_eq!(harness.reply(&acked), Repr::Ack { receipts });
     let outcome = harness.gradient(1, Gradient::of(0, 1, -8.0));
     for (rank, repr) in harness.broadcast(&outcome).into_iter().enumerate() {
@@ -295,7 +295,10 @@ fn a_duplicate_is_receipted_but_not_added() {
     let Some(harness) = joined("a_duplicate_is_receipted_but_not_added", 2, 4) else { return };
     harness.gradient(0, Gradient::of(0, 1, 1.0));
     let again = harness.gradient(0, Gradient::of(0, 2, 1.0));
-    assert_eq!(harness.reply(&again), Repr::Ack { receipts: Receipts { largest: 2, bitmap: 3, echo: 1002 } });
+    assert_eq!(
+        harness.reply(&again),
+        Repr::Ack { receipts: Receipts { largest: 2, bitmap: 3, echo: 1002, marks: 0 } }
+    );
     let Outcome::Broadcast(copies) = harness.gradient(1, Gradient::of(0, 1, 2.0)) else {
         panic!("a broadcast")
     };
@@ -327,6 +330,24 @@ fn packet_numbers_fill_the_bitmap_and_wrap() {
 }
 
 #[test]
+fn marks_of_congestion_are_counted_and_told_with_every_answer() {
+    let name = "marks_of_congestion_are_counted_and_told_with_every_answer";
+    let Some(harness) = joined(name, 2, 64) else { return };
+    let source = harness.job.workers[0];
+    for (number, expected) in (1..=6).zip([0, 1, 1, 2, 2, 3]) {
+        let gradient = Gradient { ack: true, ..Gradient::of(u64::from(number), number, 1.0) };
+        let outcome = harness.run_marked(source, number % 2 == 0, &harness.gradient_payload(0, gradient));
+        let Repr::Ack { receipts } = harness.reply(&outcome) else { panic!("{outcome:?}") };
+        assert_eq!((receipts.largest, receipts.marks), (number, expected));
+    }
+    let Outcome::Broadcast(copies) = harness.gradient(1, Gradient::of(1, 1, 1.0)) else {
+        panic!("a broadcast")
+    };
+    let marks = copies.iter().map(|(_, copy)| Packet::new_unchecked(copy).marks());
+    assert_eq!(marks.collect::<Vec<_>>(), [3, 0], "each worker is told of its own");
+}
+
+#[test]
 fn two_banks_serve_two_generations() {
     let Some(harness) = joined("two_banks_serve_two_generations", 2, 4) else { return };
     let rejected = |outcome: &Outcome| matches!(harness.reply(outcome), Repr::Reject(rejection) if rejection.reason == Reason::Window);
@@ -353,7 +374,7 @@ fn a_pull_is_answered_and_changes_nothing() {
     let pending = |seen: u64| Repr::Pending {
         sequence: 1,
         seen: [seen, 0, 0, 0],
-        receipts: Receipts { largest: 1, bitmap: 1, echo: 1001 },
+        receipts: Receipts { largest: 1, bitmap: 1, echo: 1001, marks: 0 },
     };
     harness.gradient(0, Gradient::of(1, 1, 1.0));
     assert_eq!(harness.reply(&harness.pull(0, 1, false)), pending(1));
