@@ -3,7 +3,7 @@
 //! - commands: [`Worker::submit`];
 //! - what came in: [`Worker::handle_datagram`], [`Worker::handle_unreachable`], [`Worker::handle_timeout`];
 //! - what goes out: [`Worker::poll_transmit`], [`Worker::poll_timeout`], [`Worker::poll_event`];
-//! - getters: [`Worker::stats`], [`Worker::rank`], [`Worker::error`].
+//! - getters: [`Worker::stats`], [`Worker::rank`], [`Worker::error`], [`Worker::holds_result`], [`Worker::held`].
 //!
 //! The way of a gradient: `submit` appends its fragments to the stream (`fragments`); `poll_transmit` quantises the next one that
 //! the window (`congestion`) and the `pacer` let go and the slots have room for, and notes it in the `flight`; receipts move it to the aggregator's
@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use xagg_wire::{Flow, Kind, Operation, Reduction, mtu_for_lanes};
 
+use crate::time::Jitter;
 use crate::{Job, Time};
 
 mod congestion;
@@ -39,9 +40,14 @@ use operation::{InProgress, Operations};
 use pacer::{Pace, Pacer};
 use results::Results;
 
-/// The first wait for a WELCOME; it doubles up to [`MOST_HELLO_INTERVAL`].
+/// The first wait for a WELCOME; it doubles up to [`longest_silence`].
 const LEAST_HELLO_INTERVAL: Duration = Duration::from_millis(50);
-const MOST_HELLO_INTERVAL: Duration = Duration::from_secs(1);
+
+/// HELLOs, probes and PULLs that go without an answer are repeated, at most so far apart that within the timeout many of
+/// them are lost before the aggregator is given up.
+fn longest_silence(timeout: Duration) -> Duration {
+    (timeout / 10).min(Duration::from_secs(1))
+}
 
 /// What a worker tells its driver.
 pub enum Event {
@@ -95,6 +101,7 @@ pub struct Worker {
     flow: Flow,
 
     membership: Membership,
+    jitter: Jitter,
     operations: Operations,
     issued: u64,
     fragments: Fragments,
@@ -125,6 +132,7 @@ impl Worker {
             return Err(WorkerError::UnknownRank { rank, workers: job.worker_count() });
         }
         let flow = Flow { job: job.id, view: job.view, rank, cookie: job.cookie(rank), incarnation: 0 };
+        let jitter = Jitter::new(nonce);
         Ok(Self {
             workers: job.worker_count(),
             lanes: job.lanes,
@@ -140,14 +148,15 @@ impl Worker {
                 interval: LEAST_HELLO_INTERVAL,
                 since: None,
             },
+            jitter: jitter.clone(),
             operations: Operations::default(),
             issued: 0,
             fragments: Fragments::new(job.slots),
-            flight: Flight::new(),
+            flight: Flight::new(longest_silence(job.timeout), jitter.clone()),
             congestion: Congestion::new(job.workers.len()),
             pacer: Pacer::new(None),
             marks: 0,
-            results: Results::new(),
+            results: Results::new(longest_silence(job.timeout), jitter.clone()),
             pulls: VecDeque::new(),
             window_limited: false,
             events: VecDeque::new(),
@@ -271,6 +280,18 @@ impl Worker {
             window: self.congestion.size() as u64,
             ..self.stats.clone()
         }
+    }
+
+    /// Whether this worker holds the result of the fragment, or of its whole operation.
+    #[must_use]
+    pub fn holds_result(&self, sequence: u64) -> bool {
+        self.fragments.is_done(sequence)
+    }
+
+    /// What this worker keeps in mind: fragments from the oldest without a result on, and packets that are not accounted for.
+    #[must_use]
+    pub fn held(&self) -> (usize, usize) {
+        (self.fragments.len(), self.flight.len())
     }
 
     /// This worker's rank.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use xagg_wire::Receipts;
 
 use crate::Time;
+use crate::time::Jitter;
 
 /// A packet is lost when this many later ones are receipted (RFC 9002 section 6.1.1).
 const REORDERING: u32 = 3;
@@ -54,12 +55,20 @@ pub struct Flight {
     /// Sending and hearing both put the probe off.
     last_activity: Time,
     backoff: u32,
+    /// Probes are never further apart, however long the silence.
+    longest_silence: Duration,
+    /// After a probe: how long the next one waits.
+    probe_interval: Option<Duration>,
+    jitter: Jitter,
 }
 
 impl Flight {
-    /// Nothing sent yet.
-    pub fn new() -> Self {
+    /// Nothing sent yet; probes will not be further apart than `longest_silence`.
+    pub fn new(longest_silence: Duration, jitter: Jitter) -> Self {
         Self {
+            longest_silence,
+            probe_interval: None,
+            jitter,
             sent: VecDeque::new(),
             first: 1,
             flying: 0,
@@ -74,6 +83,11 @@ impl Flight {
     /// How many packets are neither receipted nor lost.
     pub const fn flying(&self) -> usize {
         self.flying
+    }
+
+    /// How many are kept.
+    pub fn len(&self) -> usize {
+        self.sent.len()
     }
 
     /// The smoothed round-trip time.
@@ -113,6 +127,7 @@ impl Flight {
             }
             self.last_activity = now;
             self.backoff = 0;
+            self.probe_interval = None;
         }
         self.forget();
     }
@@ -155,6 +170,8 @@ impl Flight {
         }
         self.last_activity = now;
         self.backoff = (self.backoff + 1).min(MOST_BACKOFF);
+        let interval = (self.probe_timeout() * (1 << self.backoff)).min(self.longest_silence);
+        self.probe_interval = Some(self.jitter.spread(interval));
         let oldest = self.sent.iter_mut().enumerate().filter(|(_, sent)| sent.fate == Fate::Flying).take(2);
         let mut given_up = 0;
         for (index, sent) in oldest {
@@ -181,8 +198,12 @@ impl Flight {
     }
 
     fn probe_time(&self) -> Time {
-        let timeout = (self.round_trip() * 2 + self.variation * 4).max(LEAST_PROBE);
-        self.last_activity + timeout * (1 << self.backoff)
+        let interval = self.probe_interval.unwrap_or(self.probe_timeout().min(self.longest_silence));
+        self.last_activity + interval
+    }
+
+    fn probe_timeout(&self) -> Duration {
+        (self.round_trip() * 2 + self.variation * 4).max(LEAST_PROBE)
     }
 
     /// Marks a packet as receipted; reports it if that is news.
@@ -239,7 +260,7 @@ mod tests {
 
     /// Sends packets 1 to `count`, packet n at 10 n microseconds with sequence n.
     fn flight(count: u32) -> Flight {
-        let mut flight = Flight::new();
+        let mut flight = Flight::new(Duration::from_secs(1), Jitter::new(0));
         for number in 1..=count {
             assert_eq!(flight.next_number(), number);
             flight.on_sent(at(u64::from(number) * 10), u64::from(number));
@@ -251,6 +272,22 @@ mod tests {
         let mut numbers = vec![];
         flight.detect_losses(now, |report| numbers.push(report.packet_number));
         numbers
+    }
+
+    #[test]
+    fn silence_does_not_put_probes_off_for_long() {
+        let mut flight = Flight::new(Duration::from_secs(1), Jitter::new(0));
+        flight.on_sent(Time::ZERO, 0);
+        // A receipt that took its time makes for a long round trip.
+        let mut now = Time::from_origin(Duration::from_secs(2));
+        flight.on_receipts(now, &Receipts { largest: 1, bitmap: 1, echo: 0, marks: 0 }, |_| {});
+        for _ in 0..20 {
+            flight.on_sent(now, 1);
+            let due = flight.deadline().expect("flying");
+            assert!(due.since(now) <= Duration::from_millis(1250), "a probe {:?} later", due.since(now));
+            now = due;
+            assert!(flight.probe(now, |_| {}));
+        }
     }
 
     #[test]
@@ -300,7 +337,7 @@ mod tests {
 
     #[test]
     fn numbers_wrap() {
-        let mut flight = Flight::new();
+        let mut flight = Flight::new(Duration::from_secs(1), Jitter::new(0));
         flight.first = u32::MAX - 1;
         for sequence in 0..6 {
             flight.on_sent(at(sequence), sequence);

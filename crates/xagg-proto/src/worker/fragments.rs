@@ -224,7 +224,13 @@ impl Fragments {
         }
     }
 
-    fn is_done(&self, sequence: u64) -> bool {
+    /// How many are kept.
+    pub fn len(&self) -> usize {
+        self.fragments.len()
+    }
+
+    /// Whether the fragment's result is there.
+    pub fn is_done(&self, sequence: u64) -> bool {
         sequence < self.base || self.get(sequence).is_some_and(|fragment| fragment.state == State::Done)
     }
 

@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::Time;
+use crate::time::Jitter;
 
 /// A result is lost when this many later ones are there.
 const REORDERING: u32 = 3;
 /// The first wait for results before asking; it doubles while nothing comes.
 const LEAST_INTERVAL: Duration = Duration::from_millis(50);
-const MOST_INTERVAL: Duration = Duration::from_secs(1);
 
 /// So many answers to PULLs are awaited at the same time: a burst of them would be lost like the results were.
 const MOST_ASKED: usize = 64;
@@ -26,14 +26,18 @@ pub struct Results {
     /// Fragments asked for and not answered yet, and since when.
     asked: Vec<(u64, Time)>,
     interval: Duration,
+    longest_silence: Duration,
+    jitter: Jitter,
     /// The last result, or the last time that the timer fired.
     last: Time,
 }
 
 impl Results {
-    /// No result yet.
-    pub const fn new() -> Self {
+    /// No result yet; nobody is asked less often than every `longest_silence`.
+    pub const fn new(longest_silence: Duration, jitter: Jitter) -> Self {
         Self {
+            longest_silence,
+            jitter,
             largest: 0,
             missing: BTreeSet::new(),
             owed: 0,
@@ -111,7 +115,7 @@ impl Results {
             return false;
         }
         self.last = now;
-        self.interval = (self.interval * 2).min(MOST_INTERVAL);
+        self.interval = self.jitter.spread((self.interval * 2).min(self.longest_silence));
         true
     }
 
@@ -129,7 +133,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_millis(20);
 
     fn after(numbers: &[u32]) -> Results {
-        let mut results = Results::new();
+        let mut results = Results::new(Duration::from_secs(1), Jitter::new(0));
         for number in numbers {
             results.on_result(Time::ZERO, u64::from(*number), *number);
         }
@@ -182,7 +186,7 @@ mod tests {
 
     #[test]
     fn the_timer_backs_off_until_a_result_comes() {
-        let mut results = Results::new();
+        let mut results = Results::new(Duration::from_secs(1), Jitter::new(0));
         let first = results.deadline(PATIENCE);
         assert!(!results.take_timeout(Time::ZERO));
         assert!(results.take_timeout(first));

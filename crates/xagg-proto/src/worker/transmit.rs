@@ -6,7 +6,7 @@ use xagg_wire::fixed::{Exponent, Magnitude, magnitude, quantise};
 use xagg_wire::repr::Contribution;
 use xagg_wire::{Packet, Repr, full_len};
 
-use super::{LEAST_HELLO_INTERVAL, MOST_HELLO_INTERVAL, Membership, Worker};
+use super::{Membership, Worker, longest_silence};
 use crate::Time;
 
 /// An answer is asked for with every packet number that this divides, and at the tail.
@@ -45,8 +45,8 @@ impl Worker {
             return None;
         }
         *hellos += 1;
-        *next = now + *interval;
-        *interval = (*interval * 2).clamp(LEAST_HELLO_INTERVAL, MOST_HELLO_INTERVAL);
+        *next = now + self.jitter.spread(*interval);
+        *interval = (*interval * 2).min(longest_silence(self.timeout));
         since.get_or_insert(now);
         packet.body_mut().fill(0);
         let hello = Repr::Hello { nonce: self.nonce, slots: self.slots, workers: self.workers };

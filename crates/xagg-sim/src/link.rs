@@ -1,0 +1,141 @@
+//! One direction of one cable: a queue before it, a rate, a delay, and whatever the scenario lets go wrong.
+
+use std::time::Duration;
+
+use rand::Rng;
+use rand_chacha::ChaCha8Rng;
+use xagg_proto::Time;
+
+use crate::scenario::{self, OVERHEAD, micros};
+
+/// A datagram on its way between a worker and the aggregator.
+#[derive(Clone, Debug)]
+pub struct Frame {
+    /// The worker that it is from or for.
+    pub rank: usize,
+    /// The UDP payload.
+    pub payload: Vec<u8>,
+    /// Some queue on its way was too long (ECN CE).
+    pub marked: bool,
+}
+
+/// What a link has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Carried {
+    /// Packets that went over it.
+    pub packets: u64,
+    /// Bytes, with all headers.
+    pub bytes: u64,
+    /// Packets that came to a full queue.
+    pub overflows: u64,
+    /// When the last of them did.
+    pub last_overflow: Option<Time>,
+    /// Packets marked.
+    pub marked: u64,
+    /// Packets that its faults took.
+    pub lost: u64,
+    /// The most packets that waited.
+    pub longest_queue: usize,
+}
+
+/// A link at work.
+#[derive(Debug)]
+pub struct Link {
+    config: scenario::Link,
+    /// Its queue is empty from then on.
+    busy_until: Time,
+    /// All is lost until then.
+    burst_until: Time,
+    /// Nothing passes: a partition.
+    pub cut: bool,
+    /// What it has done.
+    pub carried: Carried,
+}
+
+impl Link {
+    /// An idle link.
+    #[must_use]
+    pub fn new(config: &scenario::Link) -> Self {
+        Self {
+            config: config.clone(),
+            busy_until: Time::ZERO,
+            burst_until: Time::ZERO,
+            cut: false,
+            carried: Carried::default(),
+        }
+    }
+
+    /// Takes a frame; when what of it arrives at the other end: nothing, one frame, or two.
+    pub fn carry(&mut self, now: Time, mut frame: Frame, rng: &mut ChaCha8Rng) -> Vec<(Time, Frame)> {
+        let config = &self.config;
+        if self.cut || config.mtu.is_some_and(|mtu| frame.payload.len() > mtu) || self.takes(now, rng) {
+            self.carried.lost += 1;
+            return vec![];
+        }
+        let Some(leaves) = self.enqueue(now, &mut frame) else { return vec![] };
+        let config = &self.config;
+        if rng.random_bool(config.corruption) {
+            damage(&mut frame.payload, rng);
+        }
+        let mut arrival = leaves + micros(config.delay) + up_to(config.jitter, rng);
+        if rng.random_bool(config.reordering) {
+            arrival = arrival + up_to(config.stale, rng);
+        }
+        let mut arrivals = vec![];
+        if rng.random_bool(config.duplication) {
+            arrivals.push((arrival + up_to(config.stale, rng), frame.clone()));
+        }
+        arrivals.push((arrival, frame));
+        arrivals
+    }
+
+    /// Whether its faults take a packet.
+    fn takes(&mut self, now: Time, rng: &mut ChaCha8Rng) -> bool {
+        if now >= self.burst_until && rng.random_bool(self.config.burst) {
+            self.burst_until = now + up_to(self.config.burst_lasting, rng);
+        }
+        now < self.burst_until || rng.random_bool(self.config.loss)
+    }
+
+    /// Puts a frame at the end of the queue; when its last bit leaves. `None`: the queue is full.
+    fn enqueue(&mut self, now: Time, frame: &mut Frame) -> Option<Time> {
+        let bytes = frame.payload.len() + OVERHEAD;
+        let Some(rate) = self.config.rate else {
+            self.carried.packets += 1;
+            self.carried.bytes += bytes as u64;
+            return Some(now);
+        };
+        let transmission = Duration::from_secs_f64(bytes as f64 * 8.0 / (rate * 1e6));
+        let waiting = self.busy_until.since(now).as_secs_f64() / transmission.as_secs_f64();
+        let waiting = waiting.ceil() as usize;
+        if waiting >= self.config.queue {
+            self.carried.overflows += 1;
+            self.carried.last_overflow = Some(now);
+            return None;
+        }
+        self.carried.longest_queue = self.carried.longest_queue.max(waiting + 1);
+        if self.config.mark_above.is_some_and(|threshold| waiting > threshold) {
+            frame.marked = true;
+            self.carried.marked += 1;
+        }
+        self.carried.packets += 1;
+        self.carried.bytes += bytes as u64;
+        self.busy_until = self.busy_until.max(now) + transmission;
+        Some(self.busy_until)
+    }
+}
+
+/// Flips some bits of one 32-bit word: what the checksum promises to notice (WIRE P3).
+fn damage(payload: &mut [u8], rng: &mut ChaCha8Rng) {
+    let word = rng.random_range(0..payload.len() / 4) * 4;
+    // All 32 would turn a word of zeros into one of ones, which is the same modulo 2^32 - 1.
+    let flips: u32 = if rng.random() { 1 << rng.random_range(0..32) } else { rng.random_range(1..u32::MAX) };
+    for (byte, flip) in payload[word..].iter_mut().zip(flips.to_le_bytes()) {
+        *byte ^= flip;
+    }
+}
+
+/// A random time up to so many microseconds.
+fn up_to(most: u64, rng: &mut ChaCha8Rng) -> Duration {
+    Duration::from_nanos(rng.random_range(0..=most * 1000))
+}

@@ -1,0 +1,1 @@
+//! What scenarios cost, as a table.
