@@ -1,19 +1,21 @@
 //! Workers, aggregator and links, event by event.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use xagg_proto::aggregator::Action;
-use xagg_proto::worker::{Event, Stats, WorkerError};
+use xagg_proto::worker::{Event, Stats};
 use xagg_proto::{Aggregator, Job, Time, Worker};
 use xagg_wire::Packet;
 
 use crate::check::{Checker, Rule, Violation};
 use crate::inputs;
 use crate::link::{Carried, Frame, Link};
+use crate::member::Member;
+use crate::outcome::{Outcome, RankOutcome};
 use crate::scenario::{Incident, Scenario, micros};
 
 /// The share of packets that an intruder has a forged copy of.
@@ -42,29 +44,6 @@ enum Happening {
     End(Incident),
 }
 
-/// A rank: its process, if it runs, and its links.
-struct Member {
-    worker: Option<Worker>,
-    paused: bool,
-    /// What came while it paused.
-    waiting: VecDeque<Frame>,
-    wake: Option<Time>,
-    up: Link,
-    down: Link,
-    /// Which process of this rank: the nonce.
-    process: u64,
-    issued: usize,
-    computing: bool,
-    /// How every issued operation ended, and when.
-    ends: Vec<Option<(Time, Result<(), WorkerError>)>>,
-}
-
-impl Member {
-    fn in_progress(&self) -> usize {
-        self.ends.iter().filter(|end| end.is_none()).count()
-    }
-}
-
 /// A run in progress.
 pub struct Cluster<'a> {
     scenario: &'a Scenario,
@@ -87,36 +66,6 @@ pub struct Cluster<'a> {
     checker: Checker,
 }
 
-/// How a run went.
-#[derive(Clone, Debug)]
-pub struct Outcome {
-    /// When the last operation ended.
-    pub finished: Duration,
-    /// By rank; that of a rank whose process has ended is empty.
-    pub ranks: Vec<RankOutcome>,
-    /// The link that all packets go over.
-    pub to_aggregator: Carried,
-    /// The link that all results go over.
-    pub from_aggregator: Carried,
-    /// Packets that were delivered to members.
-    pub packets: u64,
-}
-
-/// How a run went for a rank.
-#[derive(Clone, Debug, Default)]
-pub struct RankOutcome {
-    /// When its last operation ended.
-    pub finished: Duration,
-    /// How its operations ended.
-    pub ends: Vec<Result<(), WorkerError>>,
-    /// What its last process counted.
-    pub stats: Stats,
-    /// Its link to the switch.
-    pub up: Carried,
-    /// Its link from the switch.
-    pub down: Carried,
-}
-
 type Checked = Result<(), Violation>;
 
 impl<'a> Cluster<'a> {
@@ -124,18 +73,6 @@ impl<'a> Cluster<'a> {
     #[must_use]
     pub fn new(scenario: &'a Scenario) -> Self {
         let job = scenario.job();
-        let member = |plan: &crate::scenario::WorkerPlan| Member {
-            worker: None,
-            paused: false,
-            waiting: VecDeque::new(),
-            wake: None,
-            up: Link::new(&plan.up),
-            down: Link::new(&plan.down),
-            process: 0,
-            issued: 0,
-            computing: false,
-            ends: vec![],
-        };
         let mut cluster = Self {
             checker: Checker::new(scenario, &job),
             rng: ChaCha8Rng::seed_from_u64(scenario.seed),
@@ -149,7 +86,7 @@ impl<'a> Cluster<'a> {
             unreachable: false,
             to_aggregator: Link::new(&scenario.to_aggregator),
             from_aggregator: Link::new(&scenario.from_aggregator),
-            members: scenario.workers.iter().map(member).collect(),
+            members: scenario.workers.iter().map(Member::new).collect(),
             must_succeed: scenario.must_succeed(),
             deadline: scenario.deadline(),
             job,
@@ -509,19 +446,5 @@ impl<'a> Cluster<'a> {
         let finished = ranks.iter().map(|rank| rank.finished).max().unwrap_or_default();
         let (to_aggregator, from_aggregator) = (self.to_aggregator.carried, self.from_aggregator.carried);
         Ok(Outcome { finished, ranks, to_aggregator, from_aggregator, packets })
-    }
-}
-
-impl RankOutcome {
-    fn of(member: Member) -> Self {
-        let ends = member.ends.into_iter().flatten();
-        let (times, ends): (Vec<Time>, Vec<_>) = ends.unzip();
-        Self {
-            finished: times.into_iter().max().unwrap_or_default().since(Time::ZERO),
-            ends,
-            stats: member.worker.map_or_else(Stats::default, |worker| worker.stats()),
-            up: member.up.carried,
-            down: member.down.carried,
-        }
     }
 }

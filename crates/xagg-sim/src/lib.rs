@@ -8,6 +8,7 @@
 //! - [`random`]: a scenario for every seed;
 //! - [`link`]: one direction of one cable, with its queue;
 //! - [`cluster`]: workers, aggregator and links, event by event;
+//! - [`outcome`]: how a run went;
 //! - [`check`]: what must always hold;
 //! - [`inputs`]: the gradients, and the sums that they must have;
 //! - [`shrink`]: the smallest scenario that still fails;
@@ -19,13 +20,16 @@ pub mod check;
 pub mod cluster;
 pub mod inputs;
 pub mod link;
+mod member;
+pub mod outcome;
 pub mod random;
 pub mod scenario;
 pub mod shrink;
 pub mod table;
 
 pub use check::Violation;
-pub use cluster::{Cluster, Outcome};
+pub use cluster::Cluster;
+pub use outcome::Outcome;
 pub use scenario::Scenario;
 
 /// Runs a scenario to its end, and takes a panic of a member for a violation.

@@ -151,7 +151,8 @@ impl<T: AsRef<[u8]>> Packet<T> {
     /// The checksum that the packet ought to carry (WIRE P3).
     pub fn computed_checksum(&self) -> u32 {
         let bytes = self.buffer.as_ref();
-        fold(word_sum(&bytes[..60]) + word_sum(&bytes[HEADER_LEN..]))
+        let words = bytes.len().div_ceil(4) as u64;
+        fold(weighted_sum(&bytes[..60], words) + weighted_sum(&bytes[HEADER_LEN..], words - 16))
     }
 
     /// All bytes: header and body.
@@ -283,13 +284,17 @@ pub const fn packet_len(kind: Kind, flags: Flags, lanes: usize) -> usize {
     }
 }
 
-/// The sum of the 32-bit little-endian words of `bytes`; 1 to 3 bytes at the end count as if followed by zeros.
-fn word_sum(bytes: &[u8]) -> u64 {
+/// The sum of the 32-bit little-endian words of `bytes`, each times 2 k + 1 where k counts down from `first`; 1 to 3 bytes at
+/// the end count as if followed by zeros.
+fn weighted_sum(bytes: &[u8], first: u64) -> u64 {
     let (words, rest) = bytes.as_chunks::<4>();
     let mut tail = [0; 4];
     tail[..rest.len()].copy_from_slice(rest);
-    words.iter().map(|word| u64::from(u32::from_le_bytes(*word))).sum::<u64>()
-        + u64::from(u32::from_le_bytes(tail))
+    let weighted = |(index, word): (u64, &[u8; 4])| {
+        (2 * (first - index) + 1).wrapping_mul(u64::from(u32::from_le_bytes(*word)))
+    };
+    let whole: u64 = (0..).zip(words).map(weighted).fold(0, u64::wrapping_add);
+    if rest.is_empty() { whole } else { whole.wrapping_add(weighted((words.len() as u64, &tail))) }
 }
 
 /// Folds a sum of words to 32 bits with end-around carry.

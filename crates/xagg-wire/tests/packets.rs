@@ -139,10 +139,28 @@ proptest! {
     }
 
     #[test]
-    fn a_single_flipped_bit_is_always_noticed(flow in flow(), repr in repr(), bit in any::<prop::sample::Index>()) {
+    fn one_or_two_flipped_bits_are_always_noticed(flow in flow(), repr in repr(), bits in any::<[prop::sample::Index; 2]>(), column in any::<bool>()) {
         let mut bytes = written(&flow, &repr);
-        let bit = bit.index(8 * bytes.len());
-        bytes[bit / 8] ^= 1 << (bit % 8);
+        let count = 8 * bytes.len();
+        let first = bits[0].index(count);
+        // Every other time the same bit of another word: what a plain sum does not see if one goes up and the other down.
+        let second = if column { (first + 32 * bits[1].index(count / 32)) % count } else { bits[1].index(count) };
+        bytes[first / 8] ^= 1 << (first % 8);
+        if second != first {
+            bytes[second / 8] ^= 1 << (second % 8);
+        }
+        prop_assert!(Repr::parse(&Packet::new_unchecked(&bytes), LANES).is_err());
+    }
+
+    #[test]
+    fn words_that_changed_places_are_noticed(flow in flow(), repr in repr(), words in any::<[prop::sample::Index; 2]>()) {
+        let mut bytes = written(&flow, &repr);
+        let [first, second] = words.map(|word| 4 * word.index(bytes.len() / 4));
+        let before = bytes.clone();
+        for offset in 0..4 {
+            bytes.swap(first + offset, second + offset);
+        }
+        prop_assume!(bytes != before);
         prop_assert!(Repr::parse(&Packet::new_unchecked(&bytes), LANES).is_err());
     }
 
@@ -151,7 +169,6 @@ proptest! {
         let mut bytes = written(&flow, &repr);
         prop_assume!(length != bytes.len());
         bytes.resize(length, 0);
-        // Zeros at the end do not change the checksum.
         prop_assert_eq!(Repr::parse(&Packet::new_unchecked(&bytes), LANES), Err(Reason::Length));
     }
 

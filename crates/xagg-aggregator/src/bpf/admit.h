@@ -42,11 +42,12 @@ inline_always int identify(struct packet *packet)
 inline_always int admit(struct packet *packet)
 {
 	int reason = identify(packet);
+	__u64 plain;
 
 	if (reason)
 		return reason;
 	if (packet->header->checksum !=
-	    fold32(header_sum(packet->header) + full_body_sum(packet->body)))
+	    checksum(packet->header, full_body_len(), full_body_sum(packet->body), &plain))
 		return REASON_CHECKSUM;
 	count(packet, COUNT_PACKETS);
 	return VERDICT_CONTINUE;

@@ -1,26 +1,27 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
-/* One sum of 32-bit words serves both checksums: folded to 32 bits it is XAgg's (WIRE P3), folded to 16 it is the
- * one's complement sum of UDP (RFC 1071), since 2^16 = 1 modulo 2^16 - 1. */
+/* Two sums of a packet's 32-bit words: the plain one, folded to 16 bits, is the one's complement sum of UDP (RFC 1071), since
+ * 2^16 = 1 modulo 2^16 - 1. XAgg's own (WIRE P3) weighs word i of m with 2 (m - i) + 1. */
 #ifndef XAGG_CHECKSUM_H
 #define XAGG_CHECKSUM_H
 
 #include "xagg.h"
 
-/* The sum of the 32-bit words of a body of 64-bit words: their plain sum holds both halves, that of the upper ones apart. */
+/* The words of a body, taken two at a time as 64-bit words, of which there are n: `both` holds the sum of the lower halves and,
+ * shifted, that of the upper ones, which `upper` has alone. The others are the sums of what these two were after each word: they
+ * count word j (n - j) times. All wrap, what is computed from them does not. */
 struct word_sum {
 	__u64 both;
 	__u64 upper;
+	__u64 both_weighted;
+	__u64 upper_weighted;
 };
 
 inline_always void add_word(struct word_sum *sum, __u64 word)
 {
 	sum->both += word;
 	sum->upper += word >> 32;
-}
-
-inline_always __u64 total(const struct word_sum *sum)
-{
-	return sum->both - (sum->upper << 32) + sum->upper;
+	sum->both_weighted += sum->both;
+	sum->upper_weighted += sum->upper;
 }
 
 inline_always __u32 fold32(__u64 sum)
@@ -38,15 +39,46 @@ inline_always __u16 fold16(__u64 sum)
 	return sum;
 }
 
-/* The words of a header, its checksum left out. */
-inline_always __u64 header_sum(const struct header *header)
+/* Both sums of a body in one: the plain one below, the weighted one above. The lower half of word j weighs 4 (n - j) + 1, the
+ * upper one 4 (n - j) - 1. */
+inline_always __u64 body_sums(const struct word_sum *sum)
+{
+	__u64 plain = sum->both - (sum->upper << 32) + sum->upper;
+	__u64 counted = sum->both_weighted - (sum->upper_weighted << 32) + sum->upper_weighted;
+
+	return (__u64)fold32(4 * counted + plain - 2 * sum->upper) << 32 | fold32(plain);
+}
+
+inline_always __u32 plain_sum(__u64 body_sum)
+{
+	return body_sum;
+}
+
+inline_always __u32 weighted_sum(__u64 body_sum)
+{
+	return body_sum >> 32;
+}
+
+/* Both sums of the words of a header, its checksum left out. */
+inline_always void sum_header(const struct header *header, __u64 *plain, __u64 *counted)
 {
 	const __u32 *words = (const __u32 *)header;
-	__u64 sum = 0;
+
+	*plain = *counted = 0;
 #pragma unroll
-	for (int i = 0; i < 15; i++)
-		sum += words[i];
-	return sum;
+	for (int i = 0; i < 15; i++) {
+		*plain += words[i];
+		*counted += *plain;
+	}
+}
+
+/* WIRE P3, for a header before a body of `body_len` bytes; `plain` becomes the sum of the header's words. */
+inline_always __u32 checksum(const struct header *header, __u32 body_len, __u64 body_sum, __u64 *plain)
+{
+	__u64 counted;
+
+	sum_header(header, plain, &counted);
+	return fold32(2 * counted + (body_len / 2 + 3) * *plain + weighted_sum(body_sum));
 }
 
 /* The words of a full-length body. */
@@ -59,7 +91,7 @@ inline_always __u64 full_body_sum(const __u64 *body)
 			add_word(&sum, body[i]);
 		body += BLOCK;
 	}
-	return total(&sum);
+	return body_sums(&sum);
 }
 
 /* The words of a short body. */
@@ -69,7 +101,7 @@ inline_always __u64 short_body_sum(const __u64 *body)
 #pragma unroll
 	for (int i = 0; i < SHORT_BODY_LEN / 8; i++)
 		add_word(&sum, body[i]);
-	return total(&sum);
+	return body_sums(&sum);
 }
 
 #endif

@@ -6,7 +6,7 @@
 #include "admit.h"
 #include "emit.h"
 
-/* The body's length and the sum of its words: kept in the bank if it is long, computed if it is short. */
+/* The body's length and the sums of its words: kept in the bank if it is long, computed if it is short. */
 struct body {
 	__u32 len;
 	__u64 sum;

@@ -35,7 +35,7 @@ inline_always void write_redo(struct header *header, const struct snapshot *snap
 	header->exponent = snapshot->exponent;
 }
 
-/* Returns the sum of the words of the body, as the other short bodies do. */
+/* Returns the sums of the words of the body, as the other short bodies do. */
 inline_always __u64 write_pending(struct packet *packet, const struct snapshot *snapshot)
 {
 	write_header(packet->header, KIND_PENDING, 0);
@@ -93,14 +93,14 @@ inline_always __u16 ip_checksum(const struct iphdr *ip)
 	return ~fold16(sum);
 }
 
-/* Lengths and checksums, once all else is written. `body_len` bytes follow the header; their words sum up to `body_sum`. */
+/* Lengths and checksums, once all else is written. `body_len` bytes follow the header; `body_sum` has the sums of their words. */
 inline_always void seal(const struct packet *packet, __u32 body_len, __u64 body_sum)
 {
 	__u16 udp_len = bpf_htons(sizeof(struct udphdr) + sizeof(struct header) + body_len);
-	__u64 words = header_sum(packet->header) + body_sum, pseudo;
-	__u16 checksum;
+	__u64 plain, pseudo;
+	__u16 udp_checksum;
 
-	packet->header->checksum = fold32(words);
+	packet->header->checksum = checksum(packet->header, body_len, body_sum, &plain);
 	packet->ip->tos = ECN_ECT0;
 	packet->ip->tot_len = bpf_htons(FRAME_LEN - IP_OFFSET + body_len);
 	packet->ip->id = 0;
@@ -110,8 +110,10 @@ inline_always void seal(const struct packet *packet, __u32 body_len, __u64 body_
 	packet->ip->check = ip_checksum(packet->ip);
 	packet->udp->len = udp_len;
 	pseudo = (__u64)packet->ip->saddr + packet->ip->daddr + bpf_htons(IPPROTO_UDP) + udp_len;
-	checksum = ~fold16(words + packet->header->checksum + pseudo + packet->udp->source + packet->udp->dest + udp_len);
-	packet->udp->check = checksum ? checksum : 0xffff;
+	plain += plain_sum(body_sum);
+	plain += packet->header->checksum;
+	udp_checksum = ~fold16(plain + pseudo + packet->udp->source + packet->udp->dest + udp_len);
+	packet->udp->check = udp_checksum ? udp_checksum : 0xffff;
 }
 
 /* Cuts the frame after `body_len` bytes of body; the packet's pointers are not valid any more. */

@@ -52,7 +52,7 @@ inline_always void take_snapshot(struct snapshot *snapshot, const struct bank *b
 	snapshot->nonfinite = bank->nonfinite;
 }
 
-/* The result's lanes become the packet's body; returns the sum of its words. */
+/* The result's lanes become the packet's body; returns the sums of its words. */
 inline_always __u64 copy_result(__u64 *body, const __u64 *sums)
 {
 	struct word_sum sum = {};
@@ -66,7 +66,7 @@ inline_always __u64 copy_result(__u64 *body, const __u64 *sums)
 		body += BLOCK;
 		sums += BLOCK;
 	}
-	return total(&sum);
+	return body_sums(&sum);
 }
 
 inline_always int is_free(const struct bank *bank, const struct bank *other, __u64 sequence, __u64 slots)

@@ -178,7 +178,7 @@ enum status {
 struct bank {
 	__u64 sequence;
 	__u64 seen[4];
-	__u64 body_sum; /* of the words of the body that is broadcast: checksums need no second pass over it */
+	__u64 body_sum; /* the sums of the words of the body that is broadcast: checksums need no second pass over it */
 	__u32 signature;
 	__u32 weight;
 	__u32 contributors;
