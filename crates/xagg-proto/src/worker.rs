@@ -3,7 +3,7 @@
 //! - commands: [`Worker::submit`];
 //! - what came in: [`Worker::handle_datagram`], [`Worker::handle_unreachable`], [`Worker::handle_timeout`];
 //! - what goes out: [`Worker::poll_transmit`], [`Worker::poll_timeout`], [`Worker::poll_event`];
-//! - getters: [`Worker::stats`], [`Worker::rank`], [`Worker::error`], [`Worker::holds_result`], [`Worker::held`].
+//! - getters: [`Worker::stats`], [`Worker::waits`], [`Worker::rank`], [`Worker::error`], [`Worker::holds_result`], [`Worker::held`].
 //!
 //! The way of a gradient: `submit` appends its fragments to the stream (`fragments`); `poll_transmit` quantises the next one that
 //! the window (`congestion`) and the `pacer` let go and the slots have room for, and notes it in the `flight`; receipts move it to the aggregator's
@@ -28,10 +28,12 @@ mod receive;
 mod results;
 mod stats;
 mod transmit;
+mod waiting;
 
 pub use error::{Heard, Missing, Phase, WorkerError};
 pub use operation::{Buffer, Failure, Values};
 pub use stats::Stats;
+pub use waiting::Waits;
 
 use congestion::Congestion;
 use flight::Flight;
@@ -39,6 +41,7 @@ use fragments::Fragments;
 use operation::{InProgress, Operations};
 use pacer::{Pace, Pacer};
 use results::Results;
+use waiting::{Waiting, missing};
 
 /// The first wait for a WELCOME; it doubles up to [`longest_silence`].
 const LEAST_HELLO_INTERVAL: Duration = Duration::from_millis(50);
@@ -84,7 +87,7 @@ enum Membership {
 /// What the aggregator last said of an unfinished fragment.
 struct PendingReport {
     sequence: u64,
-    seen: [u64; 4],
+    missing: Vec<u16>,
 }
 
 /// The state of one rank of a job. See the [module](self).
@@ -119,6 +122,7 @@ pub struct Worker {
     last_progress: Time,
     last_heard: Option<(Kind, Time)>,
     last_pending: Option<PendingReport>,
+    waiting: Waiting,
     stats: Stats,
 }
 
@@ -163,6 +167,7 @@ impl Worker {
             last_progress: Time::ZERO,
             last_heard: None,
             last_pending: None,
+            waiting: Waiting::new(rank),
             stats: Stats::default(),
         })
     }
@@ -206,6 +211,7 @@ impl Worker {
             done: 0,
             buffer: Some(buffer),
         });
+        self.update_waiting(now);
         Ok(operation.index)
     }
 
@@ -225,7 +231,10 @@ impl Worker {
                 let pull =
                     (self.fragments.waiting() > 0).then(|| self.results.deadline(self.pull_patience()));
                 let send = self.may_send().then(|| self.pacer.next_token(self.pace()));
-                [stalled, pull, send, self.flight.deadline()].into_iter().flatten().min()
+                [stalled, pull, send, self.flight.deadline(), self.waiting.deadline()]
+                    .into_iter()
+                    .flatten()
+                    .min()
             }
         }
     }
@@ -242,6 +251,7 @@ impl Worker {
             }
             Membership::Joined => self.handle_joined_timeout(now),
         }
+        self.update_waiting(now);
     }
 
     fn handle_joined_timeout(&mut self, now: Time) {
@@ -254,6 +264,13 @@ impl Worker {
         if self.fragments.waiting() > 0 && self.results.take_timeout(now) {
             const OLDEST: usize = 4;
             self.pulls = self.fragments.pull_oldest(now, OLDEST).into();
+        }
+        if self.waiting.take_timeout(now)
+            && let Some(oldest) = self.operations.oldest()
+            && let Some(sequence) = self.fragments.last_waiting(oldest.first + oldest.fragments)
+        {
+            self.waiting.ask(sequence);
+            self.pulls.push_back(sequence);
         }
         if self.operations.len() > 0 && now.since(self.last_progress) >= self.timeout {
             self.fail(self.stalled(now));
@@ -294,6 +311,12 @@ impl Worker {
         (self.fragments.len(), self.flight.len())
     }
 
+    /// Whom this worker has waited for with nothing left to push, and for whom it waits now.
+    #[must_use]
+    pub const fn waits(&self) -> &Waits {
+        self.waiting.waits()
+    }
+
     /// This worker's rank.
     #[must_use]
     pub const fn rank(&self) -> u16 {
@@ -321,6 +344,15 @@ impl Worker {
             congestion.on_loss(now, lost.sent);
             stats.losses += 1;
         });
+    }
+
+    /// Takes note of whether only others can bring this worker on: it has pushed all that it may, and results are missing.
+    fn update_waiting(&mut self, now: Time) {
+        let waits = matches!(self.membership, Membership::Joined)
+            && self.fragments.waiting() > 0
+            && self.flight.flying() == 0
+            && self.fragments.sendable().is_none();
+        self.waiting.update(now, waits);
     }
 
     /// Ends the job: every operation fails with this error, and so does every later one.
@@ -370,10 +402,7 @@ impl Worker {
         });
         let still_pending =
             self.last_pending.as_ref().filter(|report| Some(report.sequence) >= self.fragments.oldest());
-        let missing = Missing(still_pending.map(|report| {
-            let seen = |rank: &u16| report.seen[usize::from(rank / 64)] >> (rank % 64) & 1 == 1;
-            (0..self.workers).filter(|rank| !seen(rank)).collect()
-        }));
+        let missing = Missing(still_pending.map(|report| report.missing.clone()));
         let (rank, waited, heard) = (self.flow.rank, self.timeout, self.heard(now));
         WorkerError::Stalled { rank, operation, phase, waited, progress, missing, heard }
     }

@@ -136,6 +136,87 @@ fn a_straggler_never_looks_like_loss() {
     }
 }
 
+/// What the rank has waited for, in whole milliseconds.
+fn waited(simulation: &Simulation, rank: usize) -> Vec<(u16, u128)> {
+    simulation.waits(rank).spent.iter().map(|(rank, spent)| (*rank, spent.as_millis())).collect()
+}
+
+#[test]
+fn a_paused_worker_causes_no_retransmission_and_every_other_attributes_its_wait_to_it() {
+    const FRAGMENTS: u64 = 3000;
+    with_seeds(20, |seed| {
+        let mut simulation = Simulation::new(job(4, 16, 4000, 30.0), Faults::NONE, seed);
+        for rank in 0..4 {
+            simulation.submit(Duration::ZERO, rank, vec![1.0; 16 * FRAGMENTS as usize], Reduction::Sum, 1);
+        }
+        let begin = Duration::from_micros(300 + 50 * seed);
+        simulation.pause(3, begin..begin + 2 * SECONDS);
+        simulation.run_until(begin + Duration::from_millis(1900));
+        let progress: Vec<_> =
+            simulation.aggregator().progress(5, 1).map(|progress| progress.sequences).collect();
+        assert_eq!(progress[..3], [FRAGMENTS; 3], "the others have pushed everything meanwhile");
+        assert!((1..FRAGMENTS).contains(&progress[3]), "rank 3 was in the middle: {progress:?}");
+        assert!((0..3).all(|rank| simulation.waits(rank).now == [3]), "all know whom they wait for");
+
+        let outcomes = simulation.run(60 * SECONDS);
+        for (rank, outcome) in outcomes.iter().enumerate() {
+            assert_eq!(outcome[0].as_ref().expect("complete")[0].to_bits(), 4.0_f32.to_bits());
+            let stats = simulation.stats(rank);
+            assert_eq!((stats.packets_sent, stats.retransmissions), (FRAGMENTS, 0), "rank {rank}: {stats:?}");
+        }
+        let counters = simulation.aggregator().counters(5, 1).expect("the job");
+        assert_eq!((counters[Counter::Duplicate.index()], counters[Counter::Stale.index()]), (0, 0));
+        for rank in 0..3 {
+            let waited = waited(&simulation, rank);
+            assert!(matches!(waited[..], [(3, 1950..2050)]), "rank {rank} waited: {waited:?}");
+        }
+        assert_eq!(waited(&simulation, 3), [], "the paused one waited for nobody");
+    });
+}
+
+#[test]
+fn a_slow_worker_is_waited_for_although_results_keep_coming() {
+    const FRAGMENTS: usize = 20_000;
+    let mut simulation = Simulation::new(job(3, 16, 20_000, 30.0), Faults::NONE, 1);
+    for rank in 0..3 {
+        simulation.submit(Duration::ZERO, rank, vec![1.0; 16 * FRAGMENTS], Reduction::Sum, 1);
+    }
+    // Never silent for so long that anybody misses results.
+    for pause in 0..100 {
+        let begin = Duration::from_millis(20 * pause) + Duration::from_micros(500);
+        simulation.pause(2, begin..begin + Duration::from_micros(19_900));
+    }
+    simulation.run_until(Duration::from_millis(500));
+    let results = simulation.stats(0).results;
+    assert!((1000..FRAGMENTS as u64).contains(&results), "{results} results have come meanwhile");
+    assert_eq!(simulation.waits(0).now, [2]);
+    simulation.run(60 * SECONDS);
+    let took = simulation.now().since(xagg_proto::Time::ZERO).as_millis();
+    for rank in 0..2 {
+        let waited = waited(&simulation, rank);
+        assert!(
+            matches!(waited[..], [(2, spent)] if (took - 200..took).contains(&spent)),
+            "{took}: {waited:?}"
+        );
+    }
+}
+
+#[test]
+fn of_two_stragglers_each_gets_its_own_time() {
+    let mut simulation = Simulation::new(job(4, 16, 200, 30.0), Faults::NONE, 1);
+    for (rank, start) in [0, 0, 1000, 3000].into_iter().enumerate() {
+        simulation.submit(Duration::from_millis(start), rank, vec![1.0; 16 * 100], Reduction::Sum, 1);
+    }
+    simulation.run(60 * SECONDS);
+    for rank in 0..2 {
+        let waited = waited(&simulation, rank);
+        assert!(matches!(waited[..], [(2, 500..1000), (3, 2900..3100)]), "{waited:?}");
+    }
+    let waited_by_the_first = waited(&simulation, 2);
+    assert!(matches!(waited_by_the_first[..], [(3, 1900..2100)]), "{waited_by_the_first:?}");
+    assert_eq!(waited(&simulation, 3), []);
+}
+
 #[test]
 fn results_lost_in_a_row_are_pulled_at_the_speed_of_the_network() {
     const FRAGMENTS: usize = 10_000;

@@ -211,6 +211,13 @@ impl Fragments {
         oldest
     }
 
+    /// The last fragment before `end` that waits for its result.
+    pub fn last_waiting(&self, end: u64) -> Option<u64> {
+        let waiting =
+            |sequence: &u64| self.get(*sequence).is_some_and(|fragment| fragment.state == State::Receipted);
+        (self.base..end.min(self.next)).rev().find(waiting)
+    }
+
     fn may_pull(&self, sequence: u64, now: Time, interval: Duration) -> bool {
         self.get(sequence).is_some_and(|fragment| {
             fragment.state == State::Receipted
@@ -317,5 +324,6 @@ mod tests {
         assert!(fragments.is_overtaken(1) && !fragments.is_overtaken(5));
         assert_eq!(fragments.pull_oldest(NOW, 9), [1, 2, 3, 5]);
         assert_eq!(fragments.waiting(), 4);
+        assert_eq!([9, 5, 1].map(|end| fragments.last_waiting(end)), [Some(5), Some(3), None]);
     }
 }

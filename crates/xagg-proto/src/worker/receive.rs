@@ -6,7 +6,7 @@ use xagg_wire::repr::Rejection;
 use xagg_wire::{Flow, Kind, Packet, Reason, Receipts, Reduction, Repr};
 
 use super::error::refusal;
-use super::{Event, Membership, PendingReport, Worker, WorkerError};
+use super::{Event, Membership, PendingReport, Worker, WorkerError, missing};
 use crate::Time;
 
 /// What a RESULT says of its lanes.
@@ -70,13 +70,14 @@ impl Worker {
             }
             (Membership::Joined, Repr::Pending { sequence, seen, receipts }) => {
                 self.on_receipts(now, &receipts);
-                self.on_pending(sequence, seen);
+                self.on_pending(now, sequence, &seen);
             }
             (Membership::Joined, _) => {}
         }
         if matches!(self.membership, Membership::Joined) {
             self.detect_losses(now);
         }
+        self.update_waiting(now);
     }
 
     fn on_welcome(&mut self, now: Time, incarnation: u32, no_gso: bool) {
@@ -169,13 +170,14 @@ impl Worker {
         self.last_progress = now;
     }
 
-    fn on_pending(&mut self, sequence: u64, seen: [u64; 4]) {
-        let rank = usize::from(self.flow.rank);
+    fn on_pending(&mut self, now: Time, sequence: u64, seen: &[u64; 4]) {
+        let missing = missing(seen, self.workers);
         self.results.on_pending(sequence, self.fragments.is_overtaken(sequence));
-        if seen[rank / 64] >> (rank % 64) & 1 == 0 {
+        if missing.contains(&self.flow.rank) {
             self.fragments.on_absent(sequence);
         }
-        self.last_pending = Some(PendingReport { sequence, seen });
+        self.waiting.on_pending(now, sequence, &missing);
+        self.last_pending = Some(PendingReport { sequence, missing });
     }
 
     fn on_reject(&mut self, now: Time, rejection: &Rejection) {

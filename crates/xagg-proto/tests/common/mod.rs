@@ -8,7 +8,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use xagg_proto::aggregator::Action;
-use xagg_proto::worker::{Event, Stats, WorkerError};
+use xagg_proto::worker::{Event, Stats, Waits, WorkerError};
 use xagg_proto::{Aggregator, Job, Time, Worker};
 use xagg_wire::Reduction;
 
@@ -50,6 +50,7 @@ pub struct Simulation {
     outcomes: Vec<Vec<Option<Ended>>>,
     faults: Faults,
     deaf: Option<(usize, std::ops::Range<Duration>)>,
+    pauses: Vec<(usize, std::ops::Range<Duration>)>,
     rng: StdRng,
     now: Time,
     queue: BinaryHeap<Reverse<(Time, u64)>>,
@@ -85,6 +86,7 @@ impl Simulation {
             outcomes: vec![vec![]; ranks],
             faults,
             deaf: None,
+            pauses: vec![],
             rng: StdRng::seed_from_u64(seed),
             now: Time::ZERO,
             queue: BinaryHeap::new(),
@@ -119,22 +121,49 @@ impl Simulation {
         self.deaf = Some((rank, during));
     }
 
+    /// The rank's process does nothing during this time; what comes for it waits in its socket.
+    pub fn pause(&mut self, rank: usize, during: std::ops::Range<Duration>) {
+        self.pauses.push((rank, during));
+    }
+
     /// Runs until nothing happens any more or `most` has passed; what became of every rank's operations.
     pub fn run(&mut self, most: Duration) -> Vec<Outcome> {
-        while let Some(Reverse((at, number))) = self.queue.pop() {
-            if at.since(Time::ZERO) > most {
-                break;
-            }
-            assert!(at >= self.now, "time does not go back");
-            self.now = at;
-            if let Some(happening) = self.happenings.remove(&number) {
-                self.happen(happening);
-            }
-        }
+        self.run_until(most);
         let finished = |outcome: &mut Vec<Option<_>>| {
             outcome.iter_mut().map(|operation| operation.take().expect("every operation ends")).collect()
         };
         self.outcomes.iter_mut().map(finished).collect()
+    }
+
+    /// Runs until nothing happens any more or `most` has passed; may be gone on with.
+    pub fn run_until(&mut self, most: Duration) {
+        while let Some(Reverse((at, number))) = self.queue.peek().copied() {
+            if at.since(Time::ZERO) > most {
+                break;
+            }
+            self.queue.pop();
+            assert!(at >= self.now, "time does not go back");
+            self.now = at;
+            if let Some(happening) = self.happenings.remove(&number) {
+                match self.pause_of(&happening) {
+                    Some(left) => self.schedule(left, happening),
+                    None => self.happen(happening),
+                }
+            }
+        }
+    }
+
+    /// How long the rank that this happens to is still paused, if it is.
+    fn pause_of(&self, happening: &Happening) -> Option<Duration> {
+        let (Happening::ToWorker { rank, .. } | Happening::Wake { rank } | Happening::Submit { rank, .. }) =
+            happening
+        else {
+            return None;
+        };
+        let now = self.now.since(Time::ZERO);
+        let mut pauses =
+            self.pauses.iter().filter(|(paused, during)| paused == rank && during.contains(&now));
+        pauses.next().map(|(_, during)| during.end - now)
     }
 
     pub fn now(&self) -> Time {
@@ -143,6 +172,10 @@ impl Simulation {
 
     pub fn stats(&self, rank: usize) -> Stats {
         self.workers[rank].as_ref().expect("alive").stats()
+    }
+
+    pub fn waits(&self, rank: usize) -> Waits {
+        self.workers[rank].as_ref().expect("alive").waits().clone()
     }
 
     pub fn aggregator(&self) -> &Aggregator {
