@@ -2,17 +2,17 @@
 
 use std::io;
 use std::net::SocketAddrV4;
+use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use thiserror::Error;
-use xagg_proto::worker::{Buffer, Failure, Stats, WorkerError};
+use xagg_proto::worker::{Buffer, Failure, Stats, Waits, WorkerError};
 use xagg_proto::{Job, Worker};
 use xagg_socket::BatchSocket;
 use xagg_wire::Reduction;
 
-use crate::driver::{Command, Done, Driver};
+use crate::driver::{Command, Done, Driver, SharedSnapshot};
 use crate::handle::Handle;
 
 /// Why a rank cannot join its job.
@@ -50,7 +50,7 @@ pub struct Client {
     rank: u16,
     commands: Sender<Command>,
     waker: Arc<mio::Waker>,
-    stats: Arc<Mutex<Stats>>,
+    snapshot: SharedSnapshot,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -67,14 +67,14 @@ impl Client {
         socket.connect(job.aggregator).map_err(system)?;
         let (commands, inbox) = channel();
         let (joined, answer) = channel();
-        let stats = Arc::new(Mutex::new(Stats::default()));
-        let driver = Driver::new(worker, socket, job, inbox, joined, Arc::clone(&stats)).map_err(system)?;
+        let snapshot = SharedSnapshot::default();
+        let driver = Driver::new(worker, socket, job, inbox, joined, snapshot.clone()).map_err(system)?;
         let waker = driver.waker();
         let thread = std::thread::Builder::new()
             .name(format!("xagg-rank-{rank}"))
             .spawn(move || driver.run())
             .map_err(system)?;
-        let client = Self { rank, commands, waker, stats, thread: Some(thread) };
+        let client = Self { rank, commands, waker, snapshot, thread: Some(thread) };
         // Bounded: the worker gives up joining after the job's timeout, and a driver that dies hangs up.
         let outcome = answer.recv().unwrap_or_else(|_| Err(driver_failed(rank)));
         outcome.map(|()| client).map_err(ClientError::from)
@@ -82,7 +82,7 @@ impl Client {
 
     /// Begins an all-reduce of the values; any number may be in progress.
     pub fn all_reduce(&self, values: Vec<f32>, reduction: Reduction) -> Handle {
-        let (handle, done) = Handle::new(self.rank);
+        let (handle, done) = Handle::new(self.rank, self.snapshot.clone());
         self.all_reduce_with(Box::new(values), reduction, 1, done);
         handle
     }
@@ -113,7 +113,14 @@ impl Client {
     /// What this rank has counted so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.stats.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.snapshot.lock().stats.clone()
+    }
+
+    /// For whom this rank has waited so far with nothing left to push, and for whom it waits now. Waits shorter than 50 ms are
+    /// nobody's; the times of several stragglers are known to a second.
+    #[must_use]
+    pub fn waits(&self) -> Waits {
+        self.snapshot.lock().waits.clone()
     }
 }
 

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddrV4;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use mio::{Events, Poll, Token, Waker};
-use xagg_proto::worker::{Buffer, Event, Failure, Stats, WorkerError};
+use xagg_proto::worker::{Buffer, Event, Failure, Stats, Waits, WorkerError};
 use xagg_proto::{Job, Time, Worker};
 use xagg_socket::{BatchSocket, poll_wait};
 use xagg_wire::{Reduction, mtu_for_lanes};
@@ -34,6 +34,23 @@ pub(crate) enum Command {
     Close,
 }
 
+/// What the driver lets others see of its worker.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Snapshot {
+    pub stats: Stats,
+    pub waits: Waits,
+}
+
+/// The latest one, taken at every turn of the driver.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SharedSnapshot(Arc<Mutex<Snapshot>>);
+
+impl SharedSnapshot {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Snapshot> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// The thread's state.
 pub(crate) struct Driver {
     worker: Worker,
@@ -49,7 +66,7 @@ pub(crate) struct Driver {
     /// Told once whether the worker has joined.
     joined: Option<Sender<Result<(), WorkerError>>>,
     pending: HashMap<u64, Done>,
-    stats: Arc<Mutex<Stats>>,
+    snapshot: SharedSnapshot,
     /// Packets to be sent; `unsent` bytes of it could not be yet.
     outgoing: Vec<u8>,
     unsent: usize,
@@ -64,7 +81,7 @@ impl Driver {
         job: &Job,
         inbox: Receiver<Command>,
         joined: Sender<Result<(), WorkerError>>,
-        stats: Arc<Mutex<Stats>>,
+        snapshot: SharedSnapshot,
     ) -> io::Result<Self> {
         let poll = Poll::new()?;
         socket.register(poll.registry(), SOCKET)?;
@@ -83,7 +100,7 @@ impl Driver {
             inbox,
             joined: Some(joined),
             pending: HashMap::new(),
-            stats,
+            snapshot,
             outgoing: vec![0; segments * packet_len],
             unsent: 0,
             origin: Instant::now(),
@@ -209,7 +226,7 @@ impl Driver {
 
     /// Hands what has happened to whoever waits for it.
     fn report(&mut self) {
-        *self.stats.lock().unwrap_or_else(PoisonError::into_inner) = self.worker.stats();
+        self.share_snapshot();
         while let Some(event) = self.worker.poll_event() {
             match event {
                 Event::Joined { no_gso } => {
@@ -225,6 +242,12 @@ impl Driver {
         if let Some(error) = self.worker.error().cloned() {
             self.answer_join(Err(error));
         }
+    }
+
+    fn share_snapshot(&self) {
+        let mut snapshot = self.snapshot.lock();
+        snapshot.stats = self.worker.stats();
+        snapshot.waits.clone_from(self.worker.waits());
     }
 
     fn answer_join(&mut self, outcome: Result<(), WorkerError>) {
@@ -278,7 +301,8 @@ mod tests {
         let job = Job::parse(&text).expect("valid");
         let socket = BatchSocket::bind(job.workers[0]).expect("binds");
         let worker = Worker::new(&job, 0, 1).expect("rank 0");
-        Driver::new(worker, socket, &job, channel().1, channel().0, Arc::default()).expect("starts")
+        Driver::new(worker, socket, &job, channel().1, channel().0, SharedSnapshot::default())
+            .expect("starts")
     }
 
     #[test]

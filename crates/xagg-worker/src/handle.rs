@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use xagg_proto::worker::{Buffer, WorkerError};
 
 use crate::client::driver_failed;
-use crate::driver::Ended;
+use crate::driver::{Ended, SharedSnapshot};
 
 /// What an all-reduce ends with.
 pub type Outcome = Result<Vec<f32>, WorkerError>;
@@ -45,7 +45,10 @@ impl Shared {
 /// An all-reduce in progress: to be waited for, or awaited. It always ends: with the result, or with an error after the
 /// job's timeout at the latest.
 #[derive(Debug)]
-pub struct Handle(Arc<Shared>);
+pub struct Handle {
+    shared: Arc<Shared>,
+    snapshot: SharedSnapshot,
+}
 
 /// Sets an error if it is dropped before an outcome was set, so that nobody waits for a thread that is gone.
 struct Promise {
@@ -61,19 +64,26 @@ impl Drop for Promise {
 
 impl Handle {
     /// A handle, and what is to be called with the buffer, a `Vec<f32>`.
-    pub(crate) fn new(rank: u16) -> (Self, impl FnOnce(Ended) + Send + 'static) {
+    pub(crate) fn new(rank: u16, snapshot: SharedSnapshot) -> (Self, impl FnOnce(Ended) + Send + 'static) {
         let shared = Arc::new(Shared::default());
         let promise = Promise { shared: Arc::clone(&shared), rank };
         let done = move |outcome: Ended| {
             promise.shared.set(outcome.map(into_vec).map_err(|(error, _)| error));
         };
-        (Self(shared), done)
+        (Self { shared, snapshot }, done)
     }
 
     /// Whether the outcome is there.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.0.lock().outcome.is_some()
+        self.shared.lock().outcome.is_some()
+    }
+
+    /// The ranks that it waits for now: this rank has pushed everything, and they have not. Empty while that is not so, or not known
+    /// yet (50 ms).
+    #[must_use]
+    pub fn waiting_for(&self) -> Vec<u16> {
+        if self.is_done() { vec![] } else { self.snapshot.lock().waits.now.clone() }
     }
 
     /// Waits for the outcome.
@@ -81,12 +91,12 @@ impl Handle {
     /// # Errors
     /// Why the operation failed.
     pub fn wait(self) -> Outcome {
-        let mut state = self.0.lock();
+        let mut state = self.shared.lock();
         loop {
             if let Some(outcome) = state.outcome.take() {
                 return outcome;
             }
-            state = self.0.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -97,7 +107,7 @@ impl Handle {
     pub fn wait_timeout(self, timeout: Duration) -> Result<Outcome, Self> {
         let deadline = Instant::now() + timeout;
         {
-            let mut state = self.0.lock();
+            let mut state = self.shared.lock();
             loop {
                 if let Some(outcome) = state.outcome.take() {
                     return Ok(outcome);
@@ -106,7 +116,8 @@ impl Handle {
                 if left.is_zero() {
                     break;
                 }
-                state = self.0.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+                state =
+                    self.shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
             }
         }
         Err(self)
@@ -117,7 +128,7 @@ impl Future for Handle {
     type Output = Outcome;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
-        let mut state = self.0.lock();
+        let mut state = self.shared.lock();
         match state.outcome.take() {
             Some(outcome) => Poll::Ready(outcome),
             None => {

@@ -23,5 +23,5 @@ pub mod handle;
 pub use client::{Client, ClientError};
 pub use handle::Handle;
 pub use xagg_proto::Job;
-pub use xagg_proto::worker::{Buffer, Failure, Stats, Values, WorkerError};
+pub use xagg_proto::worker::{Buffer, Failure, Stats, Values, Waits, WorkerError};
 pub use xagg_wire::Reduction;

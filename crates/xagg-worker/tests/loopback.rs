@@ -167,6 +167,36 @@ fn a_callback_may_hold_the_last_client() {
 }
 
 #[test]
+fn a_handle_says_whom_it_waits_for_and_the_client_how_long() {
+    const LATE: Duration = Duration::from_secs(1);
+    let job = job(3, 16, 100, 20.0);
+    let _aggregator = aggregator(&job);
+    as_every_rank(&job, |rank, client| {
+        if rank == 2 {
+            thread::sleep(LATE);
+        }
+        let mut handle = client.all_reduce(vec![1.0; 1000], Reduction::Sum);
+        let mut named = vec![];
+        let result = loop {
+            match handle.wait_timeout(Duration::from_millis(10)) {
+                Ok(result) => break result,
+                Err(unfinished) => handle = unfinished,
+            }
+            let waits_for = handle.waiting_for();
+            named = if waits_for.is_empty() { named } else { waits_for };
+        };
+        assert_eq!(result.expect("completes"), vec![3.0; 1000]);
+        assert!(client.waits().now.is_empty(), "nothing is left to wait for");
+        if rank != 2 {
+            assert_eq!(named, [2], "rank {rank}");
+            let spent = client.waits().spent;
+            let longest = spent.iter().max_by_key(|(_, spent)| *spent);
+            assert!(matches!(longest, Some((2, spent)) if *spent > LATE / 2), "rank {rank}: {spent:?}");
+        }
+    });
+}
+
+#[test]
 fn a_handle_can_be_awaited_and_polled() {
     let job = job(1, 16, 8, 5.0);
     let _aggregator = aggregator(&job);
