@@ -3,6 +3,7 @@
 //! Python hands over memory as a pointer, a length and the object that owns it; nothing here knows PyTorch. The thread that
 //! sums needs no GIL, and whoever waits here releases it.
 
+use std::collections::HashMap;
 use std::mem;
 use std::path::PathBuf;
 use std::process;
@@ -135,6 +136,13 @@ impl Client {
             dict.set_item(name, count.as_u64())?;
         }
         Ok(dict)
+    }
+
+    /// The ranks that this one waits for now, and for how many seconds it has waited for whom.
+    fn waits(&self) -> PyResult<(Vec<u16>, HashMap<u16, f64>)> {
+        let waits = self.lock().as_ref().map(|joined| joined.client.waits()).ok_or_else(|| self.closed())?;
+        let spent = waits.spent.iter().map(|(rank, spent)| (*rank, spent.as_secs_f64()));
+        Ok((waits.now, spent.collect()))
     }
 
     /// Leaves the job; what is in progress fails. Does nothing if done before.

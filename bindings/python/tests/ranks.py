@@ -50,6 +50,20 @@ def means(job, rank):
         tell(mean=tensor.tolist())
 
 
+def late(job, rank):
+    """Rank 1 comes a second late; rank 0 asks meanwhile whom it waits for."""
+    with xagg.torch.connect(job, rank) as group:
+        if rank == 1:
+            time.sleep(1)
+        future = group.all_reduce(torch.ones(1000))
+        named = []
+        while not future.done():
+            named = group.waiting_for() or named
+            time.sleep(0.01)
+        future.wait()
+        tell(named=named, waiting_for=group.waiting_for(), waited_for=group.waited_for())
+
+
 def mismatch(job, rank):
     with xagg.torch.connect(job, rank) as group:
         future = group.all_reduce(torch.ones(1000 + rank))

@@ -70,6 +70,8 @@ def test_a_closed_group_says_so(group):
         group.all_reduce(torch.ones(3))
     with pytest.raises(xagg.XaggError, match="closed"):
         group.stats()
+    with pytest.raises(xagg.XaggError, match="closed"):
+        group.waiting_for()
 
 
 def test_a_group_that_is_garbage_leaves_its_job(cluster):
@@ -99,6 +101,15 @@ def test_a_future_that_its_owner_sets_does_not_stop_the_others(cluster):
         other = group.all_reduce(torch.ones(3))
         with pytest.raises(xagg.XaggError, match="rank 1 is missing"):
             other.wait()
+
+
+def test_a_rank_says_whom_it_waits_for_and_how_long(cluster):
+    job = cluster.job(2)
+    cluster.aggregator(job)
+    [[first], [second]] = cluster.ranks("late", job, 2)
+    assert first["named"] == [1] and list(first["waited_for"]) == ["1"], first
+    assert 0.5 < first["waited_for"]["1"] < 10
+    assert (first["waiting_for"], second["waiting_for"], second["waited_for"]) == ([], [], {})
 
 
 def test_different_lengths_are_an_error_on_both_ranks(cluster):

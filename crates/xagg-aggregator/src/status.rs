@@ -63,6 +63,9 @@ pub struct JobStatus {
     pub counters: BTreeMap<String, u64>,
     /// Packets refused, by reason.
     pub drops: BTreeMap<String, u64>,
+    /// The ranks that the job waits for now: those missing from the oldest fragment that some rank has contributed to and
+    /// some has not. Empty if all have come equally far.
+    pub waiting_for: Vec<u16>,
     /// By rank.
     pub workers: Vec<WorkerStatus>,
 }
@@ -80,6 +83,8 @@ pub struct WorkerStatus {
     pub packets: u64,
     /// How many fragments of the job's stream it has contributed to, counted to the last one.
     pub fragments: u64,
+    /// How many fragments the furthest rank is ahead of it.
+    pub behind: u64,
     /// How long ago it was last heard.
     pub last_heard_seconds: Option<f64>,
 }
@@ -107,6 +112,7 @@ pub enum QueryError {
 
 impl JobStatus {
     pub(crate) fn new(job: &Job, report: &JobReport) -> Self {
+        let furthest = report.furthest();
         let workers =
             (0..).zip(&job.workers).zip(&report.workers).map(|((rank, address), worker)| WorkerStatus {
                 rank,
@@ -114,6 +120,7 @@ impl JobStatus {
                 joined: worker.joined,
                 packets: worker.packets,
                 fragments: worker.sequences,
+                behind: furthest - worker.sequences,
                 last_heard_seconds: worker.last_heard.map(|ago| ago.as_secs_f64()),
             });
         Self {
@@ -127,6 +134,7 @@ impl JobStatus {
                 .map(|counter| (counter.name().to_owned(), report.counters[counter.index()]))
                 .collect(),
             drops: drops(&report.counters),
+            waiting_for: report.waiting_for(),
             workers: workers.collect(),
         }
     }

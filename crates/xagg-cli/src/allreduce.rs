@@ -97,6 +97,14 @@ struct Report {
     checked: bool,
     iterations: Vec<Iteration>,
     stats: Stats,
+    /// Whom this rank waited for with nothing left to push; times overlap where several were missing.
+    waited_for: Vec<WaitedFor>,
+}
+
+#[derive(Serialize)]
+struct WaitedFor {
+    rank: u16,
+    seconds: f64,
 }
 
 #[derive(Serialize)]
@@ -179,6 +187,7 @@ impl Rank<'_> {
                 Err(unfinished) => handle = unfinished,
             }
             bar.set_position(self.client.stats().results - results);
+            bar.set_message(message(number, &handle.waiting_for()));
         }
     }
 
@@ -193,10 +202,28 @@ impl Rank<'_> {
             checked: self.checks(),
             iterations,
             stats: self.client.stats(),
+            waited_for: self.waited_for(),
         };
-        let text = if self.args.json { serde_json::to_string(&report)? } else { self.verdict() };
+        let text =
+            if self.args.json { serde_json::to_string(&report)? } else { self.waits() + &self.verdict() };
         writeln!(std::io::stdout(), "{text}")?;
         Ok(())
+    }
+
+    fn waited_for(&self) -> Vec<WaitedFor> {
+        let spent = self.client.waits().spent;
+        spent.into_iter().map(|(rank, spent)| WaitedFor { rank, seconds: spent.as_secs_f64() }).collect()
+    }
+
+    /// A line for every rank that was waited for.
+    fn waits(&self) -> String {
+        let line = |WaitedFor { rank, seconds }| {
+            format!(
+                "rank {}: waited {seconds:.1} s for rank {rank}, with nothing left to push\n",
+                self.args.rank
+            )
+        };
+        self.waited_for().into_iter().map(line).collect()
     }
 
     fn verdict(&self) -> String {
@@ -226,7 +253,17 @@ fn progress_bar(fragments: usize, number: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} fragments, {elapsed}");
     ProgressBar::new(fragments as u64)
         .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-        .with_message(format!("iteration {number}"))
+        .with_message(message(number, &[]))
+}
+
+fn message(iteration: u64, waiting_for: &[u16]) -> String {
+    match waiting_for {
+        [] => format!("iteration {iteration}"),
+        [rank] => format!("iteration {iteration}, waiting for rank {rank}"),
+        [rank, others @ ..] => {
+            format!("iteration {iteration}, waiting for rank {rank} and {} more", others.len())
+        }
+    }
 }
 
 /// Opened before the job begins: a wrong path must not cost its result.

@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use anyhow::bail;
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle, presets};
-use indicatif::DecimalBytes;
+use indicatif::{DecimalBytes, HumanCount};
 use xagg_aggregator::Status;
 use xagg_aggregator::status::{self, JobStatus, WorkerStatus};
 
 /// Show what an aggregator is doing
 ///
 /// Asks the aggregators that run on this machine, in this network namespace: their jobs, slots, packets and drops by
-/// reason, and how far every worker has come.
+/// reason, how far every worker has come, and which of them the job waits for: those missing from the oldest fragment that
+/// others have contributed to.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  xagg status --watch")]
 pub struct Args {
@@ -93,7 +94,7 @@ fn render(status: &Status) -> String {
 }
 
 fn render_job(job: &JobStatus) -> String {
-    let mut workers = table(["rank", "address", "joined", "packets", "fragments", "last heard"]);
+    let mut workers = table(["rank", "address", "joined", "packets", "fragments", "behind", "last heard"]);
     for worker in &job.workers {
         workers.add_row(worker_row(worker));
     }
@@ -115,20 +116,47 @@ fn render_job(job: &JobStatus) -> String {
         .collect();
     let reserved = DecimalBytes(job.bytes_reserved);
     format!(
-        "\njob {}, view {}: {} slots of {} lanes, {reserved}\n{workers}\n{counters}\n{hints}",
-        job.job, job.view, job.slots, job.lanes
+        "\njob {}, view {}: {} slots of {} lanes, {reserved}\n{}\n{workers}\n{counters}\n{hints}",
+        job.job,
+        job.view,
+        job.slots,
+        job.lanes,
+        waiting(job)
     )
 }
 
-fn worker_row(worker: &WorkerStatus) -> [String; 6] {
-    let heard = worker.last_heard_seconds.map_or_else(|| "never".to_owned(), |ago| format!("{ago:.1} s ago"));
+/// Whom the job waits for, in words.
+fn waiting(job: &JobStatus) -> String {
+    const MOST_NAMED: usize = 4;
+    let missing: Vec<&WorkerStatus> =
+        job.workers.iter().filter(|worker| job.waiting_for.contains(&worker.rank)).collect();
+    let describe = |worker: &&WorkerStatus| {
+        let (rank, behind, heard) = (worker.rank, HumanCount(worker.behind), last_heard(worker));
+        format!("rank {rank} ({behind} fragments behind, last heard {heard})")
+    };
+    let named: Vec<String> = missing.iter().take(MOST_NAMED).map(describe).collect();
+    match missing.len() {
+        0 => "waiting for nobody: all ranks have come equally far".to_owned(),
+        count if count > MOST_NAMED => {
+            format!("waiting for {} and {} more ranks", named.join(", "), count - MOST_NAMED)
+        }
+        _ => format!("waiting for {}", named.join(", ")),
+    }
+}
+
+fn last_heard(worker: &WorkerStatus) -> String {
+    worker.last_heard_seconds.map_or_else(|| "never".to_owned(), |ago| format!("{ago:.1} s ago"))
+}
+
+fn worker_row(worker: &WorkerStatus) -> [String; 7] {
     [
         worker.rank.to_string(),
         worker.address.to_string(),
         if worker.joined { "yes" } else { "no" }.to_owned(),
         worker.packets.to_string(),
         worker.fragments.to_string(),
-        heard,
+        worker.behind.to_string(),
+        last_heard(worker),
     ]
 }
 
@@ -157,5 +185,52 @@ fn hint(reason: &str) -> &'static str {
         "cookie" => ": a worker has a job file with another secret",
         "nonce" => ": a worker was started a second time; raise `view` and start the job again",
         _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(behind: &[u64]) -> JobStatus {
+        let worker = |(rank, behind): (u16, &u64)| WorkerStatus {
+            rank,
+            address: SocketAddrV4::new([10, 0, 0, 1].into(), 9701),
+            joined: true,
+            packets: 0,
+            fragments: 2000 - behind,
+            behind: *behind,
+            last_heard_seconds: (rank > 0).then_some(1.84),
+        };
+        let most = behind.iter().max().filter(|most| **most > 0);
+        JobStatus {
+            job: 1,
+            view: 1,
+            lanes: 352,
+            slots: 3000,
+            bytes_reserved: 0,
+            counters: [].into(),
+            drops: [].into(),
+            waiting_for: (0..)
+                .zip(behind)
+                .filter(|(_, behind)| Some(*behind) == most)
+                .map(|(rank, _)| rank)
+                .collect(),
+            workers: (0..).zip(behind).map(worker).collect(),
+        }
+    }
+
+    #[test]
+    fn whom_a_job_waits_for_is_said_in_one_line() {
+        assert_eq!(
+            waiting(&job(&[0, 7, 1204])),
+            "waiting for rank 2 (1,204 fragments behind, last heard 1.8 s ago)"
+        );
+        assert_eq!(
+            waiting(&job(&[9, 9, 0])),
+            "waiting for rank 0 (9 fragments behind, last heard never), rank 1 (9 fragments behind, last heard 1.8 s ago)"
+        );
+        assert!(waiting(&job(&[0, 5, 5, 5, 5, 5, 5])).ends_with(" and 2 more ranks"));
+        assert_eq!(waiting(&job(&[0, 0])), "waiting for nobody: all ranks have come equally far");
     }
 }

@@ -84,6 +84,24 @@ class Group:
         """
         return self._client.stats()
 
+    def waiting_for(self) -> list[int]:
+        """The ranks that this one waits for now: it has pushed everything, and they have not. Empty if that is not so or not known yet.
+
+        Raises:
+            xagg.XaggError: the group is closed.
+        """
+        return self._client.waits()[0]
+
+    def waited_for(self) -> dict[int, float]:
+        """For how many seconds this rank has waited for which others since it joined, with nothing left to push.
+
+        Times overlap where several ranks were missing. Waits shorter than 50 ms are left out.
+
+        Raises:
+            xagg.XaggError: the group is closed.
+        """
+        return self._client.waits()[1]
+
     def close(self) -> None:
         """Leaves the job; operations in progress fail. May be called again."""
         self._leave()
