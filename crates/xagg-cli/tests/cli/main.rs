@@ -4,4 +4,5 @@ mod common;
 mod faults;
 mod loopback;
 mod namespaces;
+mod stragglers;
 mod usage;
