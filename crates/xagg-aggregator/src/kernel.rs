@@ -61,6 +61,8 @@ struct Loaded {
     flows: MapHandle,
     counters: MapHandle,
     #[cfg(test)]
+    clock: MapHandle,
+    #[cfg(test)]
     jobs: Vec<admit::JobMaps>,
 }
 

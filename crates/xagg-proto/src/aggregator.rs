@@ -18,10 +18,12 @@ use crate::{Job, Time};
 
 mod admit;
 mod emit;
+mod limit;
 mod slot;
 
 pub use slot::{Bank, Status};
 
+use limit::RejectLimit;
 use slot::Slots;
 
 /// What is to be done with a packet after [`Aggregator::handle`] has turned it into its answer.
@@ -81,6 +83,7 @@ struct Member {
     receipts: Receipts,
     /// How many RESULTs were made for it.
     results: u32,
+    rejects: RejectLimit,
     progress: Progress,
 }
 
@@ -167,6 +170,7 @@ impl Aggregator {
             nonce: 0,
             receipts: Receipts::default(),
             results: 0,
+            rejects: RejectLimit::default(),
             progress: Progress::default(),
         };
         let admitted = AdmittedJob {
@@ -211,7 +215,7 @@ impl Aggregator {
     }
 
     /// Addresses the next copy of a broadcast: fills in receiver, packet number and receipts, and returns where it goes;
-    /// `None` once every worker has had one.
+    /// `None` once every worker that has joined has had one.
     pub fn next_copy(&mut self, packet: &mut [u8]) -> Option<SocketAddrV4> {
         let mut packet = Packet::new_unchecked(packet);
         let job = self.jobs.get_mut(&(packet.job(), packet.view()))?;

@@ -29,12 +29,14 @@ pub enum Counter {
     Pending = 23,
     /// Results sent to one worker only, because it asked or had sent a duplicate.
     ResultAgain = 24,
-    /// REJECTs sent to one worker.
+    /// REJECTs sent.
     Reject = 25,
     /// WELCOMEs sent.
     Welcome = 26,
     /// Copies made of what is sent to everybody.
     Copies = 27,
+    /// REJECTs that were due but not sent, since their worker had had too many (WIRE H9).
+    RejectLimited = 28,
 }
 
 impl Counter {
@@ -53,6 +55,7 @@ impl Counter {
         Self::Reject,
         Self::Welcome,
         Self::Copies,
+        Self::RejectLimited,
     ];
 
     /// The index of the counter.
@@ -78,6 +81,7 @@ impl Counter {
             Self::Reject => "rejects",
             Self::Welcome => "welcomes",
             Self::Copies => "copies",
+            Self::RejectLimited => "rejects_limited",
         }
     }
 }

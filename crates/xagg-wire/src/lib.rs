@@ -17,6 +17,8 @@ pub mod packet;
 pub mod reason;
 pub mod repr;
 
+use std::time::Duration;
+
 pub use counter::Counter;
 pub use identity::{Cookie, Operation, Reduction};
 pub use packet::{Flags, HEADER_LEN, Kind, Packet, SHORT_BODY_LEN};
@@ -31,6 +33,12 @@ pub const LANE_BLOCK: usize = 16;
 
 /// The most lanes of a packet: what fits a frame of MTU 3498, the largest that XDP sees in one buffer.
 pub const MAX_LANES: usize = 848;
+
+/// The most REJECTs that a worker gets at once (WIRE H9).
+pub const REJECT_BURST: u32 = 16;
+
+/// How long it takes until a worker may get one REJECT more (WIRE H9).
+pub const REJECT_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The length in bytes of a packet that carries `lanes` lanes, without IP and UDP headers.
 #[must_use]

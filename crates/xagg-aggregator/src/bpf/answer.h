@@ -75,8 +75,8 @@ inline_always int answer_all(struct packet *packet, int answer, const struct sna
 		write_redo(header, snapshot);
 		return broadcast(packet, 0);
 	}
-	count(packet, REASON_MISMATCH);
-	count(packet, COUNT_REJECT);
+	if (!may_reject(packet, REASON_MISMATCH))
+		return XDP_DROP;
 	write_rejection(packet, REASON_MISMATCH, snapshot);
 	return broadcast(packet, SHORT_BODY_LEN);
 }

@@ -60,6 +60,7 @@ inline_always int address_copy(struct packet *packet, struct body *body)
 	int is_result = header->kind == KIND_RESULT;
 	struct receiver receiver;
 	__u32 flow_key, rank;
+	int has_joined;
 
 	packet->job = bpf_map_lookup_elem(&jobs, &key);
 	if (!packet->job)
@@ -71,10 +72,14 @@ inline_always int address_copy(struct packet *packet, struct body *body)
 	if (!packet->counters || !packet->flow || rank >= packet->job->workers)
 		return packet->counters ? (count(packet, REASON_CURSOR), XDP_DROP) : XDP_DROP;
 	bpf_spin_lock(&packet->flow->lock);
+	has_joined = packet->flow->nonce != 0;
 	if (is_result)
 		packet->flow->results++;
 	take_receiver(&receiver, packet->flow, rank);
 	bpf_spin_unlock(&packet->flow->lock);
+	/* Where it is on the link is known from its HELLO. */
+	if (!has_joined)
+		return XDP_DROP;
 	if (is_result)
 		header->packet_number = receiver.results;
 	address(packet, &receiver);

@@ -152,11 +152,30 @@ inline_always int broadcast(struct packet *packet, __u32 body_len)
 	return send(packet, body_len, 0, BPF_F_BROADCAST);
 }
 
+/* Counts the reason, and takes it from what the worker that is to blame may cause (WIRE H9): a bucket of tokens, kept as the
+ * time at which it is full. */
+inline_always int may_reject(struct packet *packet, __u32 reason)
+{
+	__u64 now = now_ns(), full;
+	struct flow *flow = packet->flow;
+	int may;
+
+	bpf_spin_lock(&flow->lock);
+	full = (flow->rejects_full > now ? flow->rejects_full : now) + REJECT_INTERVAL_NS;
+	may = full - now <= (__u64)REJECT_BURST * REJECT_INTERVAL_NS;
+	if (may)
+		flow->rejects_full = full;
+	bpf_spin_unlock(&flow->lock);
+	count(packet, reason);
+	count(packet, may ? COUNT_REJECT : COUNT_REJECT_LIMITED);
+	return may;
+}
+
 inline_always int reject(struct packet *packet, const struct receiver *receiver, __u32 reason,
 			 const struct snapshot *snapshot)
 {
-	count(packet, reason);
-	count(packet, COUNT_REJECT);
+	if (!may_reject(packet, reason))
+		return XDP_DROP;
 	return reply(packet, receiver, SHORT_BODY_LEN, write_rejection(packet, reason, snapshot));
 }
 

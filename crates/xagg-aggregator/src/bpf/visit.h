@@ -110,7 +110,7 @@ inline_always void settle(const struct packet *packet, int answer, struct receiv
 	const struct header *header = packet->header;
 	int is_gradient = header->kind == KIND_GRADIENT;
 	__u32 packet_number = header->packet_number, timestamp = header->timestamp;
-	__u64 sequences = header->sequence + 1, now = bpf_ktime_get_coarse_ns();
+	__u64 sequences = header->sequence + 1, now = now_ns();
 	struct flow *flow = packet->flow;
 
 	bpf_spin_lock(&flow->lock);

@@ -27,6 +27,9 @@
 #define ECN_MASK 3
 #define ECN_ECT0 2 /* may be marked */
 #define ECN_CE 3   /* is marked */
+/* WIRE H9. */
+#define REJECT_BURST 16
+#define REJECT_INTERVAL_NS 10000000
 #define BLOCK 8 /* 64-bit words a turn of the lane loops: 16 lanes */
 
 enum kind {
@@ -78,6 +81,7 @@ enum counter {
 	COUNT_REJECT = 25,
 	COUNT_WELCOME = 26,
 	COUNT_COPIES = 27,
+	COUNT_REJECT_LIMITED = 28,
 	COUNTERS = 48,
 };
 
@@ -159,6 +163,7 @@ struct flow {
 	__u64 packets;
 	__u64 sequences; /* one more than the largest added */
 	__u64 last_heard; /* CLOCK_MONOTONIC_COARSE, ns */
+	__u64 rejects_full; /* when it may be sent REJECT_BURST REJECTs again */
 	__u32 largest;
 	__u32 receipts;
 	__u32 echo;
@@ -227,6 +232,21 @@ enum verdict {
 	VERDICT_CONTINUE = 0,
 	VERDICT_NOT_OURS = 100,
 };
+
+#ifdef XAGG_TEST
+/* Tests let time pass themselves. */
+__u64 test_now SEC(".data.clock");
+#endif
+
+/* Nanoseconds since some origin. */
+inline_always __u64 now_ns(void)
+{
+#ifdef XAGG_TEST
+	return test_now;
+#else
+	return bpf_ktime_get_coarse_ns();
+#endif
+}
 
 inline_always __u32 full_body_len(void)
 {

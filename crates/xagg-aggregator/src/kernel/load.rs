@@ -65,6 +65,8 @@ fn finish(skeleton: &XaggSkel<'_>, job_maps: Vec<admit::JobMaps>) -> Result<Load
         flows: MapHandle::try_from(&skeleton.maps.flows).map_err(KernelError::Map)?,
         counters: MapHandle::try_from(&skeleton.maps.counters).map_err(KernelError::Map)?,
         #[cfg(test)]
+        clock: MapHandle::try_from(&skeleton.maps.data_clock).map_err(KernelError::Map)?,
+        #[cfg(test)]
         jobs: job_maps,
     })
 }

@@ -6,4 +6,5 @@ mod edges;
 mod generator;
 mod harness;
 mod refusal;
+mod replies;
 mod table;

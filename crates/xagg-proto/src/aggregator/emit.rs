@@ -55,7 +55,7 @@ impl AdmittedJob {
             bank.other_rank = rank;
             bank.other_signature = packet.signature();
             bank.cursor = 0;
-            return self.broadcast_mismatch(incarnation, packet);
+            return self.broadcast_mismatch(incarnation, rank, packet);
         }
         let redo = packet.flags().contains(Flags::REDO);
         if !redo && bank.redo {
@@ -156,7 +156,7 @@ impl AdmittedJob {
         self.reply(incarnation, rank, Kind::Pending, Flags::NONE, packet)
     }
 
-    /// Counts the reason and answers with it.
+    /// Counts the reason, and answers with it unless the worker has had too many REJECTs.
     pub(super) fn reject(
         &mut self,
         incarnation: u32,
@@ -164,15 +164,28 @@ impl AdmittedJob {
         packet: &mut Frame,
         reason: Reason,
     ) -> Action {
-        self.counters[usize::from(reason)] += 1;
-        self.count(Counter::Reject);
+        if !self.may_reject(rank, reason) {
+            return Action::Drop(Some(reason));
+        }
         self.write_rejection(packet, reason);
         self.reply(incarnation, rank, Kind::Reject, Flags::NONE, packet)
     }
 
-    fn broadcast_mismatch(&mut self, incarnation: u32, packet: &mut Frame) -> Action {
-        self.counters[usize::from(Reason::Mismatch)] += 1;
-        self.count(Counter::Reject);
+    /// Counts the reason, and takes it from what the worker that is to blame may cause (WIRE H9).
+    fn may_reject(&mut self, rank: u16, reason: Reason) -> bool {
+        self.counters[usize::from(reason)] += 1;
+        let member = &mut self.members[usize::from(rank)];
+        // What it was last heard with is the packet at hand.
+        let now = member.progress.last_heard.unwrap_or_default();
+        let may = member.rejects.take(now);
+        self.count(if may { Counter::Reject } else { Counter::RejectLimited });
+        may
+    }
+
+    fn broadcast_mismatch(&mut self, incarnation: u32, rank: u16, packet: &mut Frame) -> Action {
+        if !self.may_reject(rank, Reason::Mismatch) {
+            return Action::Drop(Some(Reason::Mismatch));
+        }
         self.write_rejection(packet, Reason::Mismatch);
         self.write_header(incarnation, Kind::Reject, Flags::NONE, packet);
         Action::Broadcast { len: HEADER_LEN + SHORT_BODY_LEN }
@@ -278,11 +291,14 @@ impl AdmittedJob {
     /// See [`Aggregator::next_copy`](super::Aggregator::next_copy).
     pub(super) fn next_copy(&mut self, packet: &mut Frame) -> Option<SocketAddrV4> {
         let bank = self.slots.of(packet.sequence()).0;
-        let rank = bank.cursor;
-        if usize::from(rank) >= self.members.len() {
-            return None;
-        }
-        bank.cursor += 1;
+        let rank = loop {
+            let rank = bank.cursor;
+            let member = self.members.get(usize::from(rank))?;
+            bank.cursor += 1;
+            if member.nonce != 0 {
+                break rank;
+            }
+        };
         self.count(Counter::Copies);
         if packet.kind() == Some(Kind::Result) {
             self.number_result(rank, packet);

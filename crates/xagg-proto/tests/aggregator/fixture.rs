@@ -20,7 +20,7 @@ pub enum Outcome {
     Drop(Option<Reason>),
     /// An answer to the sender.
     Reply(Vec<u8>),
-    /// An answer to every worker, by rank.
+    /// An answer to every worker that has joined, by rank.
     Broadcast(Vec<Vec<u8>>),
 }
 
@@ -61,6 +61,8 @@ pub fn job(id: u32, view: u16, workers: usize, lanes: usize, slots: u32) -> Job 
 
 pub struct Fixture {
     pub job: Job,
+    /// When packets come in.
+    pub now: Time,
     pub aggregator: Aggregator,
 }
 
@@ -70,7 +72,11 @@ impl Fixture {
         let job = job(9, 2, workers, LANES, slots);
         let mut aggregator = Aggregator::new(INCARNATION, RING);
         aggregator.admit_job(&job).expect("the first job");
-        Self { job, aggregator }
+        Self::of(job, aggregator)
+    }
+
+    pub fn of(job: Job, aggregator: Aggregator) -> Self {
+        Self { job, now: Time::ZERO, aggregator }
     }
 
     /// An aggregator whose workers have all joined.
@@ -130,7 +136,7 @@ impl Fixture {
     /// The same for a datagram that comes with a mark of congestion, or without.
     pub fn run_marked(&mut self, source: SocketAddrV4, marked: bool, payload: &[u8]) -> Outcome {
         let mut packet = payload.to_vec();
-        match self.aggregator.handle(Time::ZERO, source, marked, &mut packet) {
+        match self.aggregator.handle(self.now, source, marked, &mut packet) {
             Action::Drop(reason) => Outcome::Drop(reason),
             Action::Reply { len } => {
                 packet.truncate(len);
@@ -140,15 +146,25 @@ impl Fixture {
             }
             Action::Broadcast { len } => {
                 let mut copies = vec![];
-                while let Some(destination) = self.aggregator.next_copy(&mut packet[..len]) {
-                    assert_eq!(destination, self.job.workers[copies.len()], "in the order of ranks");
-                    self.check_answer(payload, &packet[..len], copies.len() as u16);
+                for rank in self.joined_ranks() {
+                    let destination = self.aggregator.next_copy(&mut packet[..len]);
+                    assert_eq!(
+                        destination,
+                        Some(self.address(rank)),
+                        "everybody who has joined gets one copy"
+                    );
+                    self.check_answer(payload, &packet[..len], rank);
                     copies.push(packet[..len].to_vec());
                 }
-                assert_eq!(copies.len(), self.job.workers.len(), "everybody gets one copy");
+                assert_eq!(self.aggregator.next_copy(&mut packet[..len]), None);
                 Outcome::Broadcast(copies)
             }
         }
+    }
+
+    fn joined_ranks(&self) -> Vec<u16> {
+        let progress = self.aggregator.progress(self.job.id, self.job.view);
+        (0..).zip(progress).filter(|(_, progress)| progress.joined).map(|(rank, _)| rank).collect()
     }
 
     fn check_answer(&self, asked: &[u8], answer: &[u8], rank: u16) {

@@ -26,7 +26,7 @@ fn a_job_is_admitted_once_and_all_have_the_same_lanes() {
 #[test]
 fn jobs_do_not_touch_each_other() {
     let mut fixture = Fixture::joined(2, 4);
-    let mut other = Fixture { job: job(9, 3, 2, LANES, 4), aggregator: Aggregator::new(INCARNATION, RING) };
+    let mut other = Fixture::of(job(9, 3, 2, LANES, 4), Aggregator::new(INCARNATION, RING));
     fixture.aggregator.admit_job(&other.job).expect("another view");
     other.aggregator = std::mem::replace(&mut fixture.aggregator, Aggregator::new(1, RING));
     for rank in 0..2 {
@@ -89,7 +89,7 @@ fn all_workers_together_are_granted_what_the_ring_holds() {
     for id in [1, 2] {
         aggregator.admit_job(&job(id, 0, 10, LANES, 4)).expect("fits");
     }
-    let mut fixture = Fixture { job: job(1, 0, 10, LANES, 4), aggregator };
+    let mut fixture = Fixture::of(job(1, 0, 10, LANES, 4), aggregator);
     let outcome = fixture.hello(0, 7);
     assert!(matches!(fixture.reply(&outcome), Repr::Welcome { grant: 5, .. }), "of all jobs: {outcome:?}");
 }

@@ -7,7 +7,7 @@ use xagg_wire::counter::COUNTERS;
 use xagg_wire::fixed::Exponent;
 use xagg_wire::packet::{MAGIC, VERSION};
 use xagg_wire::repr::MAX_WEIGHT;
-use xagg_wire::{Counter, Flags, Kind, MAX_WORKERS, Reason, SHORT_BODY_LEN};
+use xagg_wire::{Counter, Flags, Kind, MAX_WORKERS, REJECT_BURST, REJECT_INTERVAL, Reason, SHORT_BODY_LEN};
 
 use super::super::FLOWS_PER_JOB;
 
@@ -40,6 +40,8 @@ fn constants_are_those_of_the_wire() {
     assert_eq!(value("MAX_JOBS"), MAX_JOBS as i64 + 1, "index 0 is no job's");
     assert_eq!(value("SHORT_BODY_LEN"), SHORT_BODY_LEN as i64);
     assert_eq!(value("MAX_WEIGHT"), i64::from(MAX_WEIGHT));
+    assert_eq!(value("REJECT_BURST"), i64::from(REJECT_BURST));
+    assert_eq!(value("REJECT_INTERVAL_NS"), REJECT_INTERVAL.as_nanos() as i64);
     assert_eq!(value("COUNTERS"), COUNTERS as i64);
     assert_eq!(value("EXPONENT_ZERO"), i64::from(Exponent::ZERO.to_wire()));
     assert_eq!(value("EXPONENT_MIN"), i64::from(Exponent::MIN));
@@ -62,8 +64,10 @@ fn constants_are_those_of_the_wire() {
 fn counters_are_those_of_the_wire() {
     let constants = constants();
     for counter in Counter::ALL {
-        let name = format!("COUNT_{}", format!("{counter:?}").to_uppercase());
-        let name = if *counter == Counter::ResultAgain { "COUNT_RESULT_AGAIN" } else { &name };
-        assert_eq!(constants.get(name), Some(&(counter.index() as i64)), "{name}");
+        let mut name = "COUNT".to_owned();
+        for letter in format!("{counter:?}").chars() {
+            name.extend(letter.is_uppercase().then_some('_').into_iter().chain(letter.to_uppercase()));
+        }
+        assert_eq!(constants.get(&name), Some(&(counter.index() as i64)), "{name}");
     }
 }

@@ -7,7 +7,7 @@ use xagg_proto::aggregator::{Action, Status};
 use xagg_proto::{Aggregator, Time};
 use xagg_testbed::skip_unless_root;
 use xagg_wire::counter::COUNTERS;
-use xagg_wire::{Counter, Kind, Packet, Reason};
+use xagg_wire::{Counter, Kind, Packet, REJECT_INTERVAL, Reason};
 
 use super::generator::{Generated, Generator};
 use super::harness::{Harness, INCARNATION, Outcome, RING, job};
@@ -110,6 +110,7 @@ struct Pair {
     twin: Aggregator,
     generator: Generator,
     rng: StdRng,
+    now: Time,
 }
 
 impl Pair {
@@ -118,11 +119,18 @@ impl Pair {
         let mut twin = Aggregator::new(INCARNATION, RING);
         twin.admit_job(&job).expect("the first job");
         let generator = Generator::new(&job);
-        Self { harness: Harness::new(job), twin, generator, rng: StdRng::seed_from_u64(seed) }
+        Self {
+            harness: Harness::new(job),
+            twin,
+            generator,
+            rng: StdRng::seed_from_u64(seed),
+            now: Time::ZERO,
+        }
     }
 
     fn step(&mut self, context: &impl Fn() -> String) {
         let Generated { source, payload } = self.generator.next(&mut self.rng, &self.twin);
+        self.pass_time();
         let marked = self.rng.random_ratio(1, 4);
         let kernel = self.harness.run_marked(source, marked, &payload);
         let twin = self.run_twin(source, marked, &payload);
@@ -140,9 +148,17 @@ impl Pair {
         assert_eq!(self.harness.counters(), *self.counters(), "{}: counters", context());
     }
 
+    /// Mostly so little that workers use up the REJECTs that they may have.
+    fn pass_time(&mut self) {
+        if self.rng.random_ratio(1, 100) {
+            self.now = self.now + REJECT_INTERVAL.mul_f64(self.rng.random_range(0.0..3.0));
+            self.harness.set_now(self.now);
+        }
+    }
+
     fn run_twin(&mut self, source: std::net::SocketAddrV4, marked: bool, payload: &[u8]) -> Outcome {
         let mut packet = payload.to_vec();
-        match self.twin.handle(Time::ZERO, source, marked, &mut packet) {
+        match self.twin.handle(self.now, source, marked, &mut packet) {
             Action::Drop(_) => Outcome::Drop,
             Action::Reply { len } => Outcome::Reply(packet[..len].to_vec()),
             Action::Broadcast { len } => {

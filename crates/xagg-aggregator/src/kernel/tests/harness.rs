@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use libbpf_rs::{MapCore, MapFlags};
-use xagg_proto::Job;
+use xagg_proto::{Job, Time};
 use xagg_wire::counter::COUNTERS;
 
 use super::super::skeleton::types;
@@ -95,17 +95,33 @@ impl Harness {
                 Outcome::Pass
             }
             XDP_REDIRECT if destination(&ran.frame) == self.job.aggregator => {
+                assert!(ran.frame.len() <= frame.len(), "WIRE P2");
                 Outcome::Broadcast(self.copies(&ran.frame))
             }
-            XDP_REDIRECT => Outcome::Reply(self.checked_answer(&ran.frame)),
+            XDP_REDIRECT => {
+                assert!(ran.frame.len() <= frame.len(), "WIRE P2");
+                Outcome::Reply(self.checked_answer(&ran.frame))
+            }
             action => panic!("XDP action {action}"),
         }
     }
 
-    /// What the egress program makes of a broadcast: one copy a worker.
+    /// Lets time pass: until this, the program's clock stands still.
+    pub fn set_now(&self, now: Time) {
+        let nanoseconds = now.since(Time::ZERO).as_nanos() as u64;
+        self.loaded
+            .clock
+            .update(&0_u32.to_ne_bytes(), &nanoseconds.to_ne_bytes(), MapFlags::ANY)
+            .expect("writes");
+    }
+
+    /// What the egress program makes of a broadcast: one copy for each worker that has joined.
     fn copies(&self, frame: &[u8]) -> Vec<(SocketAddrV4, Vec<u8>)> {
         let copy = |_| {
             let ran = run::dry(&self.loaded.egress, frame).expect("runs");
+            if ran.action == XDP_DROP {
+                return None;
+            }
             assert_eq!(ran.action, XDP_PASS);
             let again = run::dry(&self.loaded.egress, &ran.frame).expect("runs");
             assert_eq!(
@@ -113,9 +129,9 @@ impl Harness {
                 (XDP_PASS, &ran.frame),
                 "an addressed frame passes untouched"
             );
-            (destination(&ran.frame), self.checked_answer(&ran.frame))
+            Some((destination(&ran.frame), self.checked_answer(&ran.frame)))
         };
-        self.job.workers.iter().map(copy).collect()
+        self.job.workers.iter().filter_map(copy).collect()
     }
 
     /// What the egress program does with a copy that still has our own address.
@@ -139,10 +155,7 @@ impl Harness {
     /// The payload of an answer whose Ethernet, IP and UDP headers are right (WIRE P4).
     fn checked_answer(&self, frame: &[u8]) -> Vec<u8> {
         let payload = &frame[PAYLOAD..];
-        let mut expected = frame_of(self.job.aggregator, destination(frame), payload, OWN_MAC, [0; 6]);
-        // The program fills in where it learned the worker to be, zeros if it has not; and its own headers' checksums.
-        expected[..6].copy_from_slice(&frame[..6]);
-        assert!(frame[..6] == PEER_MAC || frame[..6] == [0; 6], "to where the worker is");
+        let expected = frame_of(self.job.aggregator, destination(frame), payload, OWN_MAC, PEER_MAC);
         assert_ne!(frame[UDP + 6..UDP + 8], [0, 0], "a UDP checksum of 0 would say that there is none");
         assert_eq!(frame[..PAYLOAD], expected[..PAYLOAD], "headers and their checksums");
         payload.to_vec()

@@ -21,7 +21,7 @@ pub(super) fn joined(test: &str, workers: usize, slots: u32) -> Option<Harness> 
     Some(harness)
 }
 
-fn fresh(test: &str, workers: usize, slots: u32) -> Option<Harness> {
+pub(super) fn fresh(test: &str, workers: usize, slots: u32) -> Option<Harness> {
     if skip_unless_root(test) { None } else { Some(Harness::new(job(workers, LANES, slots))) }
 }
 
@@ -48,7 +48,7 @@ impl Gradient {
 }
 
 impl Harness {
-    fn payload(&self, rank: u16, repr: &Repr, write_body: impl FnOnce(&mut [u8])) -> Vec<u8> {
+    pub(super) fn payload(&self, rank: u16, repr: &Repr, write_body: impl FnOnce(&mut [u8])) -> Vec<u8> {
         let mut payload = vec![0; full_len(self.job.lanes)];
         let mut packet = Packet::new_unchecked(&mut payload);
         write_body(packet.body_mut());
@@ -58,7 +58,7 @@ impl Harness {
         payload
     }
 
-    fn send(&self, rank: u16, repr: &Repr, write_body: impl FnOnce(&mut [u8])) -> Outcome {
+    pub(super) fn send(&self, rank: u16, repr: &Repr, write_body: impl FnOnce(&mut [u8])) -> Outcome {
         self.run(self.job.workers[usize::from(rank)], &self.payload(rank, repr, write_body))
     }
 
@@ -93,7 +93,7 @@ impl Harness {
         self.run(self.job.workers[usize::from(rank)], &self.gradient_payload(rank, gradient))
     }
 
-    fn pull(&self, rank: u16, sequence: u64, redo: bool) -> Outcome {
+    pub(super) fn pull(&self, rank: u16, sequence: u64, redo: bool) -> Outcome {
         let pull = Repr::Pull { sequence, slot: self.job.slot(sequence), redo, timestamp: 0 };
         self.send(rank, &pull, |_| ())
     }
@@ -129,7 +129,7 @@ impl Harness {
         value[0]
     }
 
-    fn count(&self, counter: Counter) -> u64 {
+    pub(super) fn count(&self, counter: Counter) -> u64 {
         self.counters()[counter.index()]
     }
 
