@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::net::SocketAddrV4;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use anyhow::Context;
@@ -56,10 +57,22 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 /// Reads a job file; an error names it.
 pub fn load(path: &Path) -> anyhow::Result<Job> {
-    Job::load(path).map_err(|error| match error {
+    let job = Job::load(path).map_err(|error| match error {
         JobError::Unreadable { .. } => error.into(),
         _ => anyhow::Error::new(error).context(path.display().to_string()),
-    })
+    })?;
+    if is_public(path) {
+        let path = path.display();
+        tracing::warn!(
+            "everybody on this machine may read {path}, and whoever reads its secret can speak for any worker: `chmod 600 {path}`"
+        );
+    }
+    Ok(job)
+}
+
+fn is_public(path: &Path) -> bool {
+    const READABLE_BY_OTHERS: u32 = 0o004;
+    path.metadata().is_ok_and(|file| file.permissions().mode() & READABLE_BY_OTHERS != 0)
 }
 
 fn hex(secret: u128) -> String {

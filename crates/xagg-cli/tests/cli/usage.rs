@@ -1,5 +1,7 @@
 //! What wrong usage, wrong job files and missing means get: one clear sentence and an exit code.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use crate::common::{JobFile, expect_error, finish, ready, text, xagg};
@@ -186,4 +188,16 @@ fn a_written_job_is_valid_and_has_a_secret_of_its_own() {
 #[test]
 fn no_aggregator_has_no_status() {
     expect_error(&finish(xagg(&["status", "--port", "9"])), &["no aggregator runs"]);
+}
+
+#[test]
+fn a_job_file_that_everybody_may_read_is_warned_about() {
+    for (mode, is_warned) in [(0o644, true), (0o604, true), (0o640, false), (0o600, false)] {
+        let job = JobFile::on_loopback(1, 5.0);
+        std::fs::set_permissions(job.path(), Permissions::from_mode(mode)).expect("changes the mode");
+        // An unknown rank ends it as soon as the file has been read.
+        let finished = finish(job.rank(7, &[]));
+        let warning = format!("chmod 600 {}", job.path().display());
+        assert_eq!(finished.stderr.contains(&warning), is_warned, "{mode:o}: {}", finished.stderr);
+    }
 }

@@ -160,8 +160,10 @@ fn a_mismatch_is_not_told_to_a_rank_that_has_not_joined() {
     assert_eq!(fixture.rejection(&late), Reason::Mismatch, "it is told when it comes");
 }
 
-/// A packet that is right but for a few bytes of its header, and where it comes from.
-fn packets() -> impl Strategy<Value = Vec<(Index, Vec<(usize, u8)>, Index)>> {
+/// Which packet, which bytes of its header are changed, and where it comes from.
+type Spoiled = (Index, Vec<(usize, u8)>, Index);
+
+fn packets() -> impl Strategy<Value = Vec<Spoiled>> {
     let changes = prop::collection::vec((0..HEADER_LEN, any::<u8>()), 0..3);
     prop::collection::vec((any::<Index>(), changes, any::<Index>()), 1..40)
 }
