@@ -9,6 +9,7 @@
 
 mod builder;
 pub mod exact;
+mod flood;
 mod link;
 mod namespace;
 mod process;
@@ -19,6 +20,7 @@ mod shell;
 use std::net::Ipv4Addr;
 
 pub use builder::Builder;
+pub use flood::{Burst, Flood, Flooded};
 pub use link::Counters;
 pub use namespace::Node;
 pub use process::{Finished, Process};

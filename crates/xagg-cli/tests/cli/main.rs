@@ -2,6 +2,7 @@
 
 mod common;
 mod faults;
+mod flood;
 mod loopback;
 mod namespaces;
 mod stragglers;
