@@ -7,6 +7,7 @@ mod packages;
 mod profile;
 mod python;
 mod shell;
+mod sim;
 mod steps;
 mod test;
 mod tidy;
@@ -28,6 +29,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     Demo(demo::Options),
+    Sim(sim::Options),
     /// Run all tests: Rust, Python, the demo in short, and whether they cleaned up
     ///
     /// Tests that need root (network namespaces, kernel programs) are skipped without it; what was skipped is listed and
@@ -42,6 +44,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Demo(options) => demo::run(&options),
+        Command::Sim(options) => sim::run(&options),
         Command::Test => test::run(),
         Command::Ci => ci::run(),
         Command::Tidy => tidy::run(),

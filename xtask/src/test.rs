@@ -11,6 +11,7 @@ use crate::packages;
 use crate::profile::Profile;
 use crate::python::Python;
 use crate::shell;
+use crate::sim;
 use crate::steps::Steps;
 
 /// Runs every test.
@@ -36,6 +37,8 @@ pub fn add_to(steps: &mut Steps) -> Result<()> {
     let before = Leftovers::find();
     steps.run("Rust tests", || rust_tests(&skips));
     steps.run("Python tests", || python_tests(&skips));
+    steps.run("simulation", sim::check);
+    steps.run("the simulation can fail", sim::mutants);
     steps.run("demo, in short", demo::check);
     steps.run("nothing is left behind", || before.expect_nothing_new());
     skips.report()

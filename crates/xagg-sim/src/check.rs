@@ -53,6 +53,9 @@ pub enum Rule {
     /// Nothing fails that need not.
     #[error("no needless failure")]
     Failure,
+    /// A restarted worker is refused: its contributions would count twice.
+    #[error("no second life")]
+    Restart,
     /// Nothing is kept once everything is done.
     #[error("no leak")]
     Leak,

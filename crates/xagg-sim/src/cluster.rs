@@ -38,8 +38,8 @@ enum Happening {
     Unreachable(usize),
     Start(usize),
     Wake(usize),
-    /// The rank has computed the next gradient.
-    Issue(usize),
+    /// This process of the rank has computed the next gradient.
+    Issue(usize, u64),
     Begin(Incident),
     End(Incident),
 }
@@ -165,7 +165,8 @@ impl<'a> Cluster<'a> {
                 self.members[rank].wake = None;
                 self.drive(rank, Worker::handle_timeout)
             }
-            Happening::Issue(rank) => self.issue(rank),
+            Happening::Issue(rank, process) if self.members[rank].process == process => self.issue(rank),
+            Happening::Issue(..) => Ok(()),
             Happening::Begin(incident) => self.begin(incident),
             Happening::End(incident) => self.end(incident),
         }
@@ -387,7 +388,7 @@ impl<'a> Cluster<'a> {
         let next = member.issued < self.scenario.operations.len() && member.in_progress() < plan.in_flight;
         if next && !member.computing {
             member.computing = true;
-            self.schedule(micros(plan.compute), Happening::Issue(rank));
+            self.schedule(micros(plan.compute), Happening::Issue(rank, member.process));
         }
     }
 
@@ -395,6 +396,10 @@ impl<'a> Cluster<'a> {
         let (operation, end) = match event {
             Event::Joined { .. } => return Ok(()),
             Event::Complete { operation, mut buffer } => {
+                if self.members[rank].process > 1 {
+                    let what = format!("rank {rank} takes part again after its restart");
+                    return Err(self.checker.violation(Rule::Restart, what));
+                }
                 let values = (*buffer).as_mut();
                 self.checker.on_complete(self.scenario, rank, operation as usize, values)?;
                 (operation, Ok(()))
