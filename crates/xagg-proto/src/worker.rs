@@ -116,6 +116,8 @@ pub struct Worker {
     results: Results,
     /// PULLs that the timer wants sent.
     pulls: VecDeque<u64>,
+    /// Packets that may go although the window is full: it says nothing while all that fill it may be lost (RFC 9002 section 7.5).
+    probes_due: usize,
     /// Whether the window, not the lack of fragments, was what last held back a packet.
     window_limited: bool,
     events: VecDeque<Event>,
@@ -162,6 +164,7 @@ impl Worker {
             marks: 0,
             results: Results::new(longest_silence(job.timeout), jitter.clone()),
             pulls: VecDeque::new(),
+            probes_due: 0,
             window_limited: false,
             events: VecDeque::new(),
             last_progress: Time::ZERO,
@@ -259,6 +262,7 @@ impl Worker {
         let fragments = &mut self.fragments;
         if self.flight.probe(now, |lost| fragments.on_lost(lost.sequence, lost.packet_number)) {
             self.stats.probes += 1;
+            self.probes_due = flight::PROBE_PACKETS;
         }
         self.results.expire(now, self.pull_patience());
         if self.fragments.waiting() > 0 && self.results.take_timeout(now) {

@@ -388,15 +388,20 @@ impl<'a> Cluster<'a> {
         let next = member.issued < self.scenario.operations.len() && member.in_progress() < plan.in_flight;
         if next && !member.computing {
             member.computing = true;
-            self.schedule(micros(plan.compute), Happening::Issue(rank, member.process));
+            let process = member.process;
+            self.schedule(micros(plan.compute), Happening::Issue(rank, process));
         }
     }
 
     fn note(&mut self, rank: usize, event: Event) -> Checked {
         let (operation, end) = match event {
-            Event::Joined { .. } => return Ok(()),
+            Event::Joined { .. } => {
+                let member = &mut self.members[rank];
+                member.joined.get_or_insert(member.process);
+                return Ok(());
+            }
             Event::Complete { operation, mut buffer } => {
-                if self.members[rank].process > 1 {
+                if self.members[rank].takes_part_again() && self.lives == 1 {
                     let what = format!("rank {rank} takes part again after its restart");
                     return Err(self.checker.violation(Rule::Restart, what));
                 }

@@ -19,6 +19,8 @@ pub(crate) struct Member {
     pub down: Link,
     /// Which process of this rank: the nonce.
     pub process: u64,
+    /// The first process that was let in.
+    pub joined: Option<u64>,
     pub issued: usize,
     pub computing: bool,
     /// How every issued operation ended, and when.
@@ -36,10 +38,16 @@ impl Member {
             up: Link::new(&plan.up),
             down: Link::new(&plan.down),
             process: 0,
+            joined: None,
             issued: 0,
             computing: false,
             ends: vec![],
         }
+    }
+
+    /// Whether another process than this was let in before.
+    pub fn takes_part_again(&self) -> bool {
+        self.joined.is_some_and(|first| first != self.process)
     }
 
     /// How many operations it waits for.

@@ -15,6 +15,8 @@ const INITIAL_ROUND_TRIP: Duration = Duration::from_millis(20);
 /// No probe sooner: a worker that waits for its turn on a busy core is not a loss.
 const LEAST_PROBE: Duration = Duration::from_millis(10);
 const MOST_BACKOFF: u32 = 6;
+/// So many packets ask whether the others are lost.
+pub const PROBE_PACKETS: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
@@ -172,7 +174,8 @@ impl Flight {
         self.backoff = (self.backoff + 1).min(MOST_BACKOFF);
         let interval = (self.probe_timeout() * (1 << self.backoff)).min(self.longest_silence);
         self.probe_interval = Some(self.jitter.spread(interval));
-        let oldest = self.sent.iter_mut().enumerate().filter(|(_, sent)| sent.fate == Fate::Flying).take(2);
+        let flying = self.sent.iter_mut().enumerate().filter(|(_, sent)| sent.fate == Fate::Flying);
+        let oldest = flying.take(PROBE_PACKETS);
         let mut given_up = 0;
         for (index, sent) in oldest {
             sent.fate = Fate::Lost;

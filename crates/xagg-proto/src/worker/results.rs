@@ -10,7 +10,7 @@ use crate::time::Jitter;
 /// A result is lost when this many later ones are there.
 const REORDERING: u32 = 3;
 /// The first wait for results before asking; it doubles while nothing comes.
-const LEAST_INTERVAL: Duration = Duration::from_millis(50);
+const LEAST_INTERVAL: Duration = Duration::from_millis(10);
 
 /// So many answers to PULLs are awaited at the same time: a burst of them would be lost like the results were.
 const MOST_ASKED: usize = 64;
@@ -130,7 +130,7 @@ impl Results {
 mod tests {
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_millis(20);
+    const PATIENCE: Duration = Duration::from_millis(5);
 
     fn after(numbers: &[u32]) -> Results {
         let mut results = Results::new(Duration::from_secs(1), Jitter::new(0));

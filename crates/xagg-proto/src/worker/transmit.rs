@@ -35,7 +35,8 @@ impl Worker {
     /// Whether window and slots would let a fragment go, if the pacer did.
     pub(super) fn may_send(&mut self) -> bool {
         let sendable = self.fragments.sendable().is_some();
-        self.window_limited = sendable && self.flight.flying() >= self.congestion.size();
+        let full = self.flight.flying() >= self.congestion.size();
+        self.window_limited = sendable && full && self.probes_due == 0;
         sendable && !self.window_limited
     }
 
@@ -96,6 +97,7 @@ impl Worker {
         let redo = self.fragments.redo(sequence);
         let again = self.fragments.on_sent(sequence, packet_number);
         self.flight.on_sent(now, sequence);
+        self.probes_due = self.probes_due.saturating_sub(1);
         self.stats.packets_sent += 1;
         self.stats.retransmissions += u64::from(again && redo.is_none());
         let ack_request = again || packet_number.is_multiple_of(ACK_EVERY) || !self.may_send();
