@@ -1,7 +1,7 @@
 //! Starts an aggregator on the best datapath that there is: native XDP, else generic XDP, else udp.
 
 use std::fmt;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -72,9 +72,9 @@ pub enum AggregatorError {
     )]
     Address {
         /// That of the first job.
-        first: SocketAddrV4,
+        first: SocketAddr,
         /// That of another.
-        other: SocketAddrV4,
+        other: SocketAddr,
     },
     /// The jobs cannot be on one aggregator.
     #[error(transparent)]
@@ -97,7 +97,7 @@ pub enum AggregatorError {
     )]
     Status {
         /// The aggregator's address.
-        address: SocketAddrV4,
+        address: SocketAddr,
         /// What the system said.
         reason: std::io::Error,
     },
@@ -187,7 +187,7 @@ impl Shared {
 }
 
 /// What all datapaths demand of the jobs; their common address.
-fn check(jobs: &[Job]) -> Result<SocketAddrV4, AggregatorError> {
+fn check(jobs: &[Job]) -> Result<SocketAddr, AggregatorError> {
     use xagg_proto::aggregator::{AdmitError, MAX_JOBS};
     let first = jobs.first().ok_or(AggregatorError::NoJob)?;
     if jobs.len() > MAX_JOBS {
@@ -213,7 +213,7 @@ type Started = (Running, Datapath, Option<String>);
 fn climb(
     jobs: &[Job],
     options: &Options,
-    address: SocketAddrV4,
+    address: SocketAddr,
     incarnation: u32,
 ) -> Result<Started, AggregatorError> {
     if let Some(datapath) = options.datapath {
@@ -234,7 +234,7 @@ fn start(
     datapath: Datapath,
     jobs: &[Job],
     options: &Options,
-    address: SocketAddrV4,
+    address: SocketAddr,
     incarnation: u32,
 ) -> Result<Started, AggregatorError> {
     let mode = match datapath {
@@ -244,7 +244,7 @@ fn start(
             return Ok((Running::Udp(UdpAggregator::start(address, incarnation, jobs)?), datapath, None));
         }
     };
-    let interface = Interface::find(options.interface.as_deref(), *address.ip())?;
+    let interface = Interface::find(options.interface.as_deref(), address.ip())?;
     let name = interface.name.clone();
     let config = KernelConfig { interface, mode, address, incarnation };
     Ok((Running::Kernel(KernelAggregator::start(&config, jobs)?), datapath, Some(name)))

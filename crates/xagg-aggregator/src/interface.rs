@@ -1,6 +1,6 @@
 //! Network interfaces: by name, by address.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 
 use nix::ifaddrs::getifaddrs;
@@ -40,7 +40,7 @@ pub enum InterfaceError {
     )]
     NoSuchAddress {
         /// The address asked for.
-        address: Ipv4Addr,
+        address: IpAddr,
         /// The addresses that exist.
         existing: String,
     },
@@ -52,7 +52,7 @@ pub enum InterfaceError {
         /// The name asked for.
         name: String,
         /// The address asked for.
-        address: Ipv4Addr,
+        address: IpAddr,
         /// Its addresses.
         existing: String,
     },
@@ -63,7 +63,7 @@ impl Interface {
     ///
     /// # Errors
     /// [`InterfaceError`], each with what there is instead.
-    pub fn find(name: Option<&str>, address: Ipv4Addr) -> Result<Self, InterfaceError> {
+    pub fn find(name: Option<&str>, address: IpAddr) -> Result<Self, InterfaceError> {
         let all = addresses();
         let Some(name) = name else {
             let found = all.iter().find(|(_, own)| *own == Some(address));
@@ -74,7 +74,7 @@ impl Interface {
         let interface = Self::named(name)?;
         let own: Vec<_> = all.iter().filter(|(owner, _)| owner == name).filter_map(|(_, own)| *own).collect();
         if !own.contains(&address) {
-            let existing = join(own.iter().map(Ipv4Addr::to_string));
+            let existing = join(own.iter().map(IpAddr::to_string));
             return Err(InterfaceError::WrongAddress { name: name.to_owned(), address, existing });
         }
         Ok(interface)
@@ -136,13 +136,15 @@ fn query_ring(name: &str) -> Option<usize> {
     usize::try_from(ring.receive).ok().filter(|pending| *pending > 0)
 }
 
-/// All interfaces, once for each of their IPv4 addresses and once without.
-fn addresses() -> Vec<(String, Option<Ipv4Addr>)> {
+/// All interfaces, once for each of their addresses and once without.
+fn addresses() -> Vec<(String, Option<IpAddr>)> {
     let entries = getifaddrs().into_iter().flatten();
     let mut all: Vec<_> = entries
         .map(|entry| {
-            let address = entry.address.and_then(|address| address.as_sockaddr_in().map(|v4| v4.ip()));
-            (entry.interface_name, address)
+            let address = entry.address.as_ref();
+            let v4 = address.and_then(|address| address.as_sockaddr_in()).map(|v4| v4.ip().into());
+            let v6 = address.and_then(|address| address.as_sockaddr_in6()).map(|v6| v6.ip().into());
+            (entry.interface_name, v4.or(v6))
         })
         .collect();
     all.sort();
@@ -157,21 +159,27 @@ fn join(items: impl Iterator<Item = String>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
     use super::*;
+
+    const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
     #[test]
     fn loopback_is_found_by_address_and_by_name() {
-        let by_address = Interface::find(None, Ipv4Addr::LOCALHOST).expect("loopback");
-        assert_eq!(by_address, Interface::find(Some("lo"), Ipv4Addr::LOCALHOST).expect("loopback"));
-        assert_eq!((by_address.name.as_str(), by_address.mtu), ("lo", 65536));
+        for localhost in [LOCALHOST, Ipv6Addr::LOCALHOST.into()] {
+            let by_address = Interface::find(None, localhost).expect("loopback");
+            assert_eq!(by_address, Interface::find(Some("lo"), localhost).expect("loopback"));
+            assert_eq!((by_address.name.as_str(), by_address.mtu), ("lo", 65536));
+        }
     }
 
     #[test]
     fn what_is_not_there_is_said_with_what_is() {
         let message = |name, address| Interface::find(name, address).expect_err("not there").to_string();
-        assert!(message(Some("nosuch0"), Ipv4Addr::LOCALHOST).contains("nosuch0: there are"));
-        assert!(message(Some("nosuch0"), Ipv4Addr::LOCALHOST).contains("lo"));
-        assert!(message(None, Ipv4Addr::new(192, 0, 2, 1)).contains("192.0.2.1"));
-        assert!(message(Some("lo"), Ipv4Addr::new(192, 0, 2, 1)).contains("127.0.0.1"));
+        assert!(message(Some("nosuch0"), LOCALHOST).contains("nosuch0: there are"));
+        assert!(message(Some("nosuch0"), LOCALHOST).contains("lo"));
+        assert!(message(None, Ipv4Addr::new(192, 0, 2, 1).into()).contains("192.0.2.1"));
+        assert!(message(Some("lo"), Ipv4Addr::new(192, 0, 2, 1).into()).contains("127.0.0.1"));
     }
 }

@@ -1,6 +1,6 @@
 //! The kernel program: loaded for a set of jobs, proved to work on the interface, attached until dropped.
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ pub struct KernelConfig {
     /// How the program is attached.
     pub mode: Mode,
     /// The aggregator's address and UDP port.
-    pub address: SocketAddrV4,
+    pub address: SocketAddr,
     /// Which life of the aggregator: random, not 0.
     pub incarnation: u32,
 }

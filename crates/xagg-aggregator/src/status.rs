@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::net::{self as unix, UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -35,7 +35,7 @@ pub struct Status {
     /// The interface, with a kernel datapath.
     pub interface: Option<String>,
     /// Where it listens.
-    pub address: SocketAddrV4,
+    pub address: SocketAddr,
     /// Which life of it.
     pub incarnation: u32,
     /// Since it is ready.
@@ -76,7 +76,7 @@ pub struct WorkerStatus {
     /// Its rank.
     pub rank: u16,
     /// Its address and port.
-    pub address: SocketAddrV4,
+    pub address: SocketAddr,
     /// Whether it has joined.
     pub joined: bool,
     /// Packets of it that were admitted.
@@ -98,13 +98,13 @@ pub enum QueryError {
     )]
     Nobody {
         /// The address asked for.
-        address: SocketAddrV4,
+        address: SocketAddr,
     },
     /// The connection broke or took too long.
     #[error("the aggregator at {address} does not answer: {reason}")]
     Silent {
         /// The address asked for.
-        address: SocketAddrV4,
+        address: SocketAddr,
         /// What the system said.
         reason: io::Error,
     },
@@ -153,13 +153,13 @@ pub(crate) fn unassigned_drops(report: &Report) -> BTreeMap<String, u64> {
 
 /// The addresses of the aggregators that run in this network namespace.
 #[must_use]
-pub fn running() -> Vec<SocketAddrV4> {
+pub fn running() -> Vec<SocketAddr> {
     let sockets = std::fs::read_to_string("/proc/thread-self/net/unix").unwrap_or_default();
     // A listening abstract socket is shown with an @ before its name.
     let name = |line: &str| {
         line.split_whitespace().last()?.strip_prefix('@')?.strip_prefix(SOCKET_PREFIX)?.parse().ok()
     };
-    let found: std::collections::BTreeSet<SocketAddrV4> = sockets.lines().filter_map(name).collect();
+    let found: std::collections::BTreeSet<SocketAddr> = sockets.lines().filter_map(name).collect();
     found.into_iter().collect()
 }
 
@@ -167,7 +167,7 @@ pub fn running() -> Vec<SocketAddrV4> {
 ///
 /// # Errors
 /// [`QueryError`].
-pub fn query(address: SocketAddrV4) -> Result<Status, QueryError> {
+pub fn query(address: SocketAddr) -> Result<Status, QueryError> {
     let silent = |reason| QueryError::Silent { address, reason };
     let name = socket_name(address).map_err(silent)?;
     let stream = UnixStream::connect_addr(&name).map_err(|error| match error.kind() {
@@ -182,8 +182,8 @@ pub fn query(address: SocketAddrV4) -> Result<Status, QueryError> {
 
 const SOCKET_PREFIX: &str = "xagg-aggregator-";
 
-fn socket_name(address: SocketAddrV4) -> io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("{SOCKET_PREFIX}{address}"))
+fn socket_name(address: SocketAddr) -> io::Result<unix::SocketAddr> {
+    unix::SocketAddr::from_abstract_name(format!("{SOCKET_PREFIX}{address}"))
 }
 
 /// Answers status queries until dropped.
@@ -195,7 +195,7 @@ pub(crate) struct Server {
 impl Server {
     /// Serves what `status` gives.
     pub(crate) fn start(
-        address: SocketAddrV4,
+        address: SocketAddr,
         status: impl Fn() -> Status + Send + 'static,
     ) -> io::Result<Self> {
         let listener = UnixListener::bind_addr(&socket_name(address)?)?;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,7 +32,7 @@ pub enum UdpError {
     )]
     Bind {
         /// The aggregator's address and port.
-        address: SocketAddrV4,
+        address: SocketAddr,
         /// What the system said.
         reason: io::Error,
     },
@@ -69,7 +69,7 @@ impl UdpAggregator {
     ///
     /// # Errors
     /// [`UdpError`].
-    pub fn start(address: SocketAddrV4, incarnation: u32, jobs: &[Job]) -> Result<Self, UdpError> {
+    pub fn start(address: SocketAddr, incarnation: u32, jobs: &[Job]) -> Result<Self, UdpError> {
         let mut socket = BatchSocket::bind(address).map_err(|reason| UdpError::Bind { address, reason })?;
         let packet_len = jobs.first().map_or(1, Job::packet_len);
         let mut aggregator = Aggregator::new(incarnation, socket.receive_room(packet_len));
@@ -166,7 +166,7 @@ fn serve_batch(shared: &Shared, socket: &mut BatchSocket, outbox: &mut Outbox) -
 
 /// Packets on their way out, by destination and in order: a receipt that overtook an older one would look like loss.
 #[derive(Default)]
-struct Outbox(HashMap<SocketAddrV4, Vec<Run>>);
+struct Outbox(HashMap<SocketAddr, Vec<Run>>);
 
 /// Packets of the same length, which go out together.
 struct Run {
@@ -175,7 +175,7 @@ struct Run {
 }
 
 impl Outbox {
-    fn push(&mut self, destination: SocketAddrV4, packet: &[u8]) {
+    fn push(&mut self, destination: SocketAddr, packet: &[u8]) {
         let runs = self.0.entry(destination).or_default();
         match runs.last_mut() {
             Some(run) if run.packet_len == packet.len() => run.packets.extend_from_slice(packet),
@@ -194,7 +194,7 @@ impl Outbox {
     }
 }
 
-fn send(socket: &BatchSocket, destination: SocketAddrV4, packets: &[u8], packet_len: usize) {
+fn send(socket: &BatchSocket, destination: SocketAddr, packets: &[u8], packet_len: usize) {
     match socket.send(destination, packets, packet_len) {
         Ok(true) => {}
         Ok(false) => {

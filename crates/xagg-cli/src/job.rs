@@ -2,14 +2,14 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use anyhow::Context;
 use xagg_proto::Job;
 use xagg_proto::job::JobError;
-use xagg_wire::lanes_for_mtu;
+use xagg_wire::{Family, LANE_BLOCK};
 
 /// Print a job file with a fresh random secret
 ///
@@ -19,13 +19,13 @@ use xagg_wire::lanes_for_mtu;
     after_help = "Example:\n  xagg job --workers 10.0.0.1:9701,10.0.0.2:9701 --aggregator 10.0.0.100:9700 --elements 25000000 > job.toml"
 )]
 pub struct Args {
-    /// Address and UDP port of every worker, in the order of their ranks
+    /// Address and UDP port of every worker, in the order of their ranks; an IPv6 address in brackets: [fd00::1]:9701
     #[arg(long, value_name = "IP:PORT,...", value_delimiter = ',', required = true)]
-    workers: Vec<SocketAddrV4>,
+    workers: Vec<SocketAddr>,
 
     /// Address and UDP port of the aggregator
     #[arg(long, value_name = "IP:PORT")]
-    aggregator: SocketAddrV4,
+    aggregator: SocketAddr,
 
     /// Values (f32) in flight in one step, that is, the parameters of the model; the aggregator reserves memory for them
     #[arg(long, value_name = "COUNT")]
@@ -46,8 +46,10 @@ pub struct Args {
 
 /// Runs the sub-command.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let lanes = lanes_for_mtu(args.mtu).with_context(|| {
-        format!("an MTU of {} bytes carries no packet: the smallest is 156 bytes", args.mtu)
+    let family = Family::of(&args.aggregator);
+    let lanes = family.lanes_for_mtu(args.mtu).with_context(|| {
+        let (mtu, smallest) = (args.mtu, family.mtu_for_lanes(LANE_BLOCK));
+        format!("an MTU of {mtu} bytes carries no packet: over {family} the smallest is {smallest} bytes")
     })?;
     let text = describe(args, lanes, &hex(rand::random::<u128>()));
     Job::parse(&text)?;
@@ -84,12 +86,13 @@ fn describe(args: &Args, lanes: usize, secret: &str) -> String {
         "job = {id}\n\
          view = 1                      # raise it to run the job again on an aggregator that goes on\n\
          secret = \"{secret}\"\n\
-         lanes = {lanes}                   # f32 values per packet, for MTU {mtu}\n\
+         lanes = {lanes}                   # f32 values per packet, for MTU {mtu} over {family}\n\
          gradient_elements = {elements}\n\
          timeout_seconds = {timeout}\n\
          aggregator = \"{aggregator}\"\n",
         id = args.id,
         mtu = args.mtu,
+        family = Family::of(&args.aggregator),
         elements = args.elements,
         timeout = args.timeout,
         aggregator = args.aggregator,

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _};
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::bail;
@@ -57,14 +57,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// The aggregators to ask: at least one.
-fn find(port: Option<u16>) -> anyhow::Result<Vec<SocketAddrV4>> {
+fn find(port: Option<u16>) -> anyhow::Result<Vec<SocketAddr>> {
     let running = status::running();
     let asked: Vec<_> =
         running.iter().copied().filter(|address| port.is_none_or(|port| address.port() == port)).collect();
     match (asked.is_empty(), port) {
         (false, _) => Ok(asked),
         (true, Some(port)) if !running.is_empty() => {
-            let others: Vec<String> = running.iter().map(SocketAddrV4::to_string).collect();
+            let others: Vec<String> = running.iter().map(SocketAddr::to_string).collect();
             bail!("no aggregator runs here with port {port}: there is {}", others.join(", "))
         }
         (true, _) => bail!(
@@ -73,7 +73,7 @@ fn find(port: Option<u16>) -> anyhow::Result<Vec<SocketAddrV4>> {
     }
 }
 
-fn show(address: SocketAddrV4, json: bool) -> anyhow::Result<String> {
+fn show(address: SocketAddr, json: bool) -> anyhow::Result<String> {
     let status = status::query(address)?;
     Ok(if json { serde_json::to_string(&status)? } else { render(&status) })
 }
@@ -195,7 +195,7 @@ mod tests {
     fn job(behind: &[u64]) -> JobStatus {
         let worker = |(rank, behind): (u16, &u64)| WorkerStatus {
             rank,
-            address: SocketAddrV4::new([10, 0, 0, 1].into(), 9701),
+            address: SocketAddr::new([10, 0, 0, 1].into(), 9701),
             joined: true,
             packets: 0,
             fragments: 2000 - behind,

@@ -8,7 +8,7 @@
 //! - getters: [`Aggregator::counters`], [`Aggregator::progress`], [`Aggregator::bank`].
 
 use std::collections::HashMap;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 use thiserror::Error;
 use xagg_wire::counter::COUNTERS;
@@ -76,7 +76,7 @@ pub const MAX_JOBS: usize = 63;
 
 /// One worker of an admitted job, as the aggregator knows it.
 struct Member {
-    address: SocketAddrV4,
+    address: SocketAddr,
     cookie: Cookie,
     /// 0 until HELLO.
     nonce: u64,
@@ -164,7 +164,7 @@ impl Aggregator {
         if self.jobs.len() == MAX_JOBS {
             return Err(AdmitError::Full);
         }
-        let member = |(rank, address): (u16, &SocketAddrV4)| Member {
+        let member = |(rank, address): (u16, &SocketAddr)| Member {
             address: *address,
             cookie: job.cookie(rank),
             nonce: 0,
@@ -186,7 +186,7 @@ impl Aggregator {
 
     /// Takes in one datagram's payload and turns it into the answer; `marked` says whether it came with a mark of congestion
     /// (ECN CE). Short answers are at the front of `packet`; a datagram that is longer than the answer keeps its length.
-    pub fn handle(&mut self, now: Time, source: SocketAddrV4, marked: bool, packet: &mut [u8]) -> Action {
+    pub fn handle(&mut self, now: Time, source: SocketAddr, marked: bool, packet: &mut [u8]) -> Action {
         let grant = self.grant();
         let (job, rank) = match self.admit(source, packet) {
             Ok(admitted) => admitted,
@@ -216,7 +216,7 @@ impl Aggregator {
 
     /// Addresses the next copy of a broadcast: fills in receiver, packet number and receipts, and returns where it goes;
     /// `None` once every worker that has joined has had one.
-    pub fn next_copy(&mut self, packet: &mut [u8]) -> Option<SocketAddrV4> {
+    pub fn next_copy(&mut self, packet: &mut [u8]) -> Option<SocketAddr> {
         let mut packet = Packet::new_unchecked(packet);
         let job = self.jobs.get_mut(&(packet.job(), packet.view()))?;
         job.next_copy(&mut packet)

@@ -4,10 +4,10 @@
 //! job = 1                            # which job; 0 to 4294967295
 //! view = 1                           # raise it to run the job again on the same aggregator
 //! secret = "change me, 16 or more"   # whoever knows it can speak for any worker
-//! lanes = 352                        # f32 values per packet; 352 fits MTU 1500 (the default), 848 fits MTU 3498
+//! lanes = 352                        # f32 values per packet; 352 fits MTU 1500 (the default), 848 fits MTU 3498; over IPv6 336 and 832
 //! gradient_elements = 25_000_000     # values that are in flight in one step, or `slots = N` fragments
 //! timeout_seconds = 60               # no operation waits longer than this without progress (60 is the default)
-//! aggregator = "10.0.0.100:9700"
+//! aggregator = "10.0.0.100:9700"     # or an IPv6 address: "[fd00::100]:9700"; all members have the same version of IP
 //!
 //! [[worker]]
 //! rank = 0
@@ -19,17 +19,17 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
 use serde::Deserialize;
 use thiserror::Error;
 use xagg_wire::fixed::{Format, TooManyWorkers};
-use xagg_wire::{Cookie, LANE_BLOCK, MAX_LANES, full_len};
+use xagg_wire::{Cookie, Family, LANE_BLOCK, full_len};
 
-/// The lanes of a packet where the file names none: what fits MTU 1500.
-pub const DEFAULT_LANES: usize = 352;
+/// The lanes of a packet are what fits this MTU, in bytes, where the file does not say.
+const DEFAULT_MTU: usize = 1500;
 /// The most slots of a job: 2^26 fragments of 1408 bytes are 94 GB of gradient.
 pub const MAX_SLOTS: u32 = 1 << 26;
 /// Slots beyond the gradient's own fragments: an operation (a DDP bucket) begins on a fresh fragment.
@@ -44,16 +44,16 @@ pub struct Job {
     pub id: u32,
     /// Which view of it; nothing of another view is accepted.
     pub view: u16,
-    /// Values per packet: a multiple of 16, at most 848.
+    /// Values per packet: a multiple of 16, at most [`Family::max_lanes`].
     pub lanes: usize,
     /// Fragments that fit the aggregator's memory at the same time.
     pub slots: u32,
     /// The longest time that an operation goes without progress before it fails.
     pub timeout: Duration,
     /// Where the aggregator listens.
-    pub aggregator: SocketAddrV4,
+    pub aggregator: SocketAddr,
     /// Where the worker of each rank sends from and listens; index = rank.
-    pub workers: Vec<SocketAddrV4>,
+    pub workers: Vec<SocketAddr>,
     /// How values become lanes.
     pub format: Format,
     secret: String,
@@ -94,20 +94,47 @@ pub enum JobError {
     #[error(
         "{0} stands twice in the job file: give every worker and the aggregator an address or a port of its own"
     )]
-    DuplicateAddress(SocketAddrV4),
-    /// Not an IPv4 address and a port.
-    #[error("{what} = \"{value}\" is not an IPv4 address with a port, such as 10.0.0.1:9700")]
+    DuplicateAddress(SocketAddr),
+    /// Not an IP address and a port.
+    #[error("{what} = \"{value}\" is not an IP address with a port, such as 10.0.0.1:9700 or [fd00::1]:9700")]
     Address {
         /// The key.
         what: String,
         /// Its value.
         value: String,
     },
+    /// An IPv6 address that is not the same everywhere.
+    #[error(
+        "{what} = \"{value}\" is an IPv6 address of one link only: use one without a zone that is the same on all machines, such as a unique local one ([fd00::1]:9700)"
+    )]
+    LinkLocal {
+        /// The key.
+        what: String,
+        /// Its value.
+        value: String,
+    },
+    /// Both versions of IP.
+    #[error(
+        "the aggregator at {aggregator} and the worker at {worker} have addresses of different versions of IP: give all members of the job IPv4 addresses, or all IPv6"
+    )]
+    Families {
+        /// Where the aggregator is.
+        aggregator: SocketAddr,
+        /// Where the first worker of the other version is.
+        worker: SocketAddr,
+    },
     /// The lanes are not a multiple of 16 in range.
     #[error(
-        "lanes = {0} is not a multiple of {LANE_BLOCK} from {LANE_BLOCK} to {MAX_LANES}: 352 fits MTU 1500, 848 fits MTU 3498"
+        "lanes = {lanes} is not a multiple of {LANE_BLOCK} from {LANE_BLOCK} to {most}: over {family} {default} fits MTU 1500, {most} fits MTU 3498",
+        most = family.max_lanes(),
+        default = default_lanes(*family)
     )]
-    Lanes(u64),
+    Lanes {
+        /// The lanes that were asked for.
+        lanes: u64,
+        /// The version of IP of the job's addresses.
+        family: Family,
+    },
     /// Neither or both of `slots` and `gradient_elements`.
     #[error(
         "the job file must have either gradient_elements (values in flight in one step) or slots (fragments), not {0}"
@@ -174,7 +201,8 @@ impl Job {
         let aggregator = parse_address("aggregator", &file.aggregator)?;
         let workers = parse_workers(&file.worker)?;
         check_distinct(aggregator, &workers)?;
-        let lanes = parse_lanes(file.lanes)?;
+        check_family(aggregator, &workers)?;
+        let lanes = parse_lanes(file.lanes, Family::of(&aggregator))?;
         Ok(Self {
             id: file.job,
             view: file.view.unwrap_or(1),
@@ -186,6 +214,18 @@ impl Job {
             format,
             secret: file.secret,
         })
+    }
+
+    /// The version of IP of all its members.
+    #[must_use]
+    pub const fn family(&self) -> Family {
+        Family::of(&self.aggregator)
+    }
+
+    /// The smallest MTU, in bytes, of a path that carries the job's packets.
+    #[must_use]
+    pub const fn mtu(&self) -> usize {
+        self.family().mtu_for_lanes(self.lanes)
     }
 
     /// The length in bytes of the job's full-length packets.
@@ -213,15 +253,24 @@ impl Job {
     }
 }
 
-fn parse_address(what: &str, value: &str) -> Result<SocketAddrV4, JobError> {
-    match value.parse() {
-        Ok(SocketAddr::V4(address)) if address.port() != 0 && !address.ip().is_unspecified() => Ok(address),
-        _ => Err(JobError::Address { what: what.to_owned(), value: value.to_owned() }),
+fn parse_address(what: &str, value: &str) -> Result<SocketAddr, JobError> {
+    let (what, value) = (what.to_owned(), value.to_owned());
+    match value.parse::<SocketAddr>() {
+        Ok(SocketAddr::V6(address)) if address.scope_id() != 0 || address.ip().is_unicast_link_local() => {
+            Err(JobError::LinkLocal { what, value })
+        }
+        Ok(address) if address.port() != 0 && is_usable(address.ip()) => Ok(address),
+        _ => Err(JobError::Address { what, value }),
     }
 }
 
+/// An IPv6 address that stands for an IPv4 one would not be what packets on the wire have.
+fn is_usable(address: IpAddr) -> bool {
+    !address.is_unspecified() && address == address.to_canonical()
+}
+
 /// The workers' addresses in the order of their ranks, which must be 0, 1, 2, ...
-fn parse_workers(entries: &[WorkerEntry]) -> Result<Vec<SocketAddrV4>, JobError> {
+fn parse_workers(entries: &[WorkerEntry]) -> Result<Vec<SocketAddr>, JobError> {
     let mut by_rank = BTreeMap::new();
     for entry in entries {
         let address = parse_address(&format!("address of rank {}", entry.rank), &entry.address)?;
@@ -235,7 +284,7 @@ fn parse_workers(entries: &[WorkerEntry]) -> Result<Vec<SocketAddrV4>, JobError>
     }
 }
 
-fn check_distinct(aggregator: SocketAddrV4, workers: &[SocketAddrV4]) -> Result<(), JobError> {
+fn check_distinct(aggregator: SocketAddr, workers: &[SocketAddr]) -> Result<(), JobError> {
     let mut seen = std::collections::HashSet::from([aggregator]);
     match workers.iter().find(|worker| !seen.insert(**worker)) {
         Some(twice) => Err(JobError::DuplicateAddress(*twice)),
@@ -243,11 +292,24 @@ fn check_distinct(aggregator: SocketAddrV4, workers: &[SocketAddrV4]) -> Result<
     }
 }
 
-fn parse_lanes(lanes: Option<u64>) -> Result<usize, JobError> {
-    let Some(lanes) = lanes else { return Ok(DEFAULT_LANES) };
+fn check_family(aggregator: SocketAddr, workers: &[SocketAddr]) -> Result<(), JobError> {
+    match workers.iter().find(|worker| Family::of(worker) != Family::of(&aggregator)) {
+        Some(worker) => Err(JobError::Families { aggregator, worker: *worker }),
+        None => Ok(()),
+    }
+}
+
+fn default_lanes(family: Family) -> usize {
+    family.lanes_for_mtu(DEFAULT_MTU).unwrap_or(LANE_BLOCK)
+}
+
+fn parse_lanes(lanes: Option<u64>, family: Family) -> Result<usize, JobError> {
+    let Some(lanes) = lanes else { return Ok(default_lanes(family)) };
     match usize::try_from(lanes) {
-        Ok(count) if (LANE_BLOCK..=MAX_LANES).contains(&count) && count % LANE_BLOCK == 0 => Ok(count),
-        _ => Err(JobError::Lanes(lanes)),
+        Ok(count) if (LANE_BLOCK..=family.max_lanes()).contains(&count) && count % LANE_BLOCK == 0 => {
+            Ok(count)
+        }
+        _ => Err(JobError::Lanes { lanes, family }),
     }
 }
 
@@ -306,6 +368,20 @@ mod tests {
     }
 
     #[test]
+    fn a_job_over_ipv6_has_packets_that_fit_its_longer_header() {
+        let text = GOOD.replace("10.0.0.9:", "[fd00::9]:").replace("10.0.0.2:", "[fd00::2]:");
+        let text = text.replace("10.0.0.1:", "[fd00:0:0:0::1]:");
+        let job = Job::parse(&text).expect("good");
+        assert_eq!((job.family(), job.lanes, job.mtu()), (Family::V6, 336, 1456));
+        assert_eq!(job.workers[0].to_string(), "[fd00::1]:9701");
+        let with =
+            |lanes: &str| Job::parse(&text.replacen("job = 7", &format!("job = 7\nlanes = {lanes}"), 1));
+        assert_eq!(with("832").expect("fits").mtu(), 3440);
+        let message = with("848").expect_err("does not fit MTU 3498").to_string();
+        assert!(message.contains("over IPv6 336 fits MTU 1500, 832 fits MTU 3498"), "{message}");
+    }
+
+    #[test]
     fn every_mistake_gets_its_own_sentence() {
         assert!(error_of("rank = 1", "rank = 0").contains("rank 0 stands twice"));
         assert!(error_of("rank = 1", "rank = 5").contains("none of rank 1"));
@@ -317,8 +393,16 @@ mod tests {
         assert!(error_of("gradient_elements = 1_000_000", "").contains("not neither"));
         assert!(error_of("gradient_elements = 1_000_000", "slots = 0").contains("out of range"));
         assert!(error_of("0123456789abcdef", "short").contains("at least 16"));
-        assert!(error_of("10.0.0.9:9700", "10.0.0.9").contains("IPv4 address with a port"));
-        assert!(error_of("10.0.0.9:9700", "[::1]:9700").contains("IPv4 address with a port"));
+        for not_an_address in
+            ["10.0.0.9", "10.0.0.9:0", "0.0.0.0:9700", "[::]:9700", "::1", "[::ffff:10.0.0.9]:9700"]
+        {
+            assert!(error_of("10.0.0.9:9700", not_an_address).contains("is not an IP address with a port"));
+        }
+        let mixed = error_of("10.0.0.9:9700", "[fd00::9]:9700");
+        assert!(mixed.contains("[fd00::9]:9700 and the worker at 10.0.0.1:9701"), "{mixed}");
+        for of_one_link in ["[fe80::9]:9700", "[fe80::9%2]:9700", "[fd00::9%2]:9700"] {
+            assert!(error_of("10.0.0.9:9700", of_one_link).contains("of one link only"));
+        }
         assert!(error_of("10.0.0.2:9701", "10.0.0.9:9700").contains("10.0.0.9:9700 stands twice"));
         assert!(error_of("job = 7", "job = 7\ntimeout_seconds = 0").contains("timeout_seconds"));
         assert!(error_of("job = 7", "job = 7\ntimeout_seconds = nan").contains("timeout_seconds"));

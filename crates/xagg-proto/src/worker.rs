@@ -10,10 +10,10 @@
 //! memory; its result, or a PULL where `results` shows that one was lost, completes it; the last one completes the `operation`.
 
 use std::collections::VecDeque;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use xagg_wire::{Flow, Kind, Operation, Reduction, mtu_for_lanes};
+use xagg_wire::{Family, Flow, Kind, Operation, Reduction};
 
 use crate::time::Jitter;
 use crate::{Job, Time};
@@ -98,7 +98,7 @@ pub struct Worker {
     slots: u32,
     format: xagg_wire::fixed::Format,
     timeout: Duration,
-    aggregator: SocketAddrV4,
+    aggregator: SocketAddr,
     nonce: u64,
     /// Whose packets these are; the incarnation is 0 until WELCOME.
     flow: Flow,
@@ -389,7 +389,7 @@ impl Worker {
             hellos,
             waited,
             lanes: self.lanes,
-            mtu: mtu_for_lanes(self.lanes),
+            mtu: Family::of(&self.aggregator).mtu_for_lanes(self.lanes),
         }
     }
 

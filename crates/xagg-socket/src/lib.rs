@@ -2,7 +2,7 @@
 //! Packets carry DF and can be marked by the network (ECT(0)), and the socket never blocks. Used by the worker and by the aggregator's udp datapath.
 
 use std::io::{self, ErrorKind, IoSliceMut};
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ impl BatchSocket {
     ///
     /// # Errors
     /// What the system says.
-    pub fn bind(address: SocketAddrV4) -> io::Result<Self> {
+    pub fn bind(address: SocketAddr) -> io::Result<Self> {
         let socket = std::net::UdpSocket::bind(address)?;
         let state = UdpSocketState::new((&socket).into())?;
         set_receive_buffer(&socket);
@@ -44,8 +44,8 @@ impl BatchSocket {
     ///
     /// # Errors
     /// What the system says.
-    pub fn connect(&self, peer: SocketAddrV4) -> io::Result<()> {
-        self.socket.connect(peer.into())
+    pub fn connect(&self, peer: SocketAddr) -> io::Result<()> {
+        self.socket.connect(peer)
     }
 
     /// Registers the socket with a poll. Wake-ups are edge-triggered: receive until nothing is left.
@@ -67,9 +67,9 @@ impl BatchSocket {
     ///
     /// # Errors
     /// What the system says.
-    pub fn send(&self, destination: SocketAddrV4, packets: &[u8], packet_len: usize) -> io::Result<bool> {
+    pub fn send(&self, destination: SocketAddr, packets: &[u8], packet_len: usize) -> io::Result<bool> {
         let transmit = Transmit {
-            destination: destination.into(),
+            destination,
             ecn: Some(EcnCodepoint::Ect0),
             contents: packets,
             segment_size: (packets.len() > packet_len).then_some(packet_len),
@@ -95,7 +95,7 @@ impl BatchSocket {
     ///
     /// # Errors
     /// What the system says; for a connected socket also what ICMP says of the peer, such as `ConnectionRefused`.
-    pub fn receive(&mut self, mut handle: impl FnMut(SocketAddrV4, bool, &mut [u8])) -> io::Result<usize> {
+    pub fn receive(&mut self, mut handle: impl FnMut(SocketAddr, bool, &mut [u8])) -> io::Result<usize> {
         let mut runs: [&mut [u8]; BATCH_SIZE] = self
             .room
             .chunks_exact_mut(RUN)
@@ -113,11 +113,10 @@ impl BatchSocket {
         };
         let mut datagrams = 0;
         for (run, meta) in runs.iter_mut().zip(&metas[..received]) {
-            let SocketAddr::V4(source) = meta.addr else { continue };
             // The system only coalesces what is marked alike.
             let marked = meta.ecn == Some(EcnCodepoint::Ce);
             for datagram in run[..meta.len].chunks_mut(meta.stride.max(1)) {
-                handle(source, marked, datagram);
+                handle(meta.addr, marked, datagram);
                 datagrams += 1;
             }
         }

@@ -1,7 +1,7 @@
 //! One rank of a job.
 
 use std::io;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
@@ -24,7 +24,7 @@ pub enum ClientError {
         /// The rank.
         rank: u16,
         /// Its address in the job file.
-        address: SocketAddrV4,
+        address: SocketAddr,
         /// What the system said.
         reason: io::Error,
         /// What to do.
@@ -137,7 +137,7 @@ impl Drop for Client {
     }
 }
 
-fn bind_error(rank: u16, address: SocketAddrV4, reason: io::Error) -> ClientError {
+fn bind_error(rank: u16, address: SocketAddr, reason: io::Error) -> ClientError {
     let advice = match reason.kind() {
         io::ErrorKind::AddrInUse => "Is another process running as this rank?",
         io::ErrorKind::AddrNotAvailable => {

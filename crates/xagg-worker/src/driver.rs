@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use mio::{Events, Poll, Token, Waker};
 use xagg_proto::worker::{Buffer, Event, Failure, Stats, Waits, WorkerError};
 use xagg_proto::{Job, Time, Worker};
 use xagg_socket::{BatchSocket, poll_wait};
-use xagg_wire::{Reduction, mtu_for_lanes};
+use xagg_wire::Reduction;
 
 const SOCKET: Token = Token(0);
 const COMMANDS: Token = Token(1);
@@ -55,8 +55,10 @@ impl SharedSnapshot {
 pub(crate) struct Driver {
     worker: Worker,
     socket: BatchSocket,
-    aggregator: SocketAddrV4,
+    aggregator: SocketAddr,
     lanes: usize,
+    /// What the path must carry, in bytes.
+    mtu: usize,
     packet_len: usize,
     /// Packets in one call; 1 where the aggregator cannot take batches.
     segments: usize,
@@ -93,6 +95,7 @@ impl Driver {
             socket,
             aggregator: job.aggregator,
             lanes: job.lanes,
+            mtu: job.mtu(),
             packet_len,
             segments,
             poll,
@@ -271,11 +274,10 @@ impl Driver {
             ErrorKind::Interrupted | ErrorKind::OutOfMemory => {}
             _ if error.raw_os_error() == Some(libc::ENOBUFS) => {}
             _ if error.raw_os_error() == Some(libc::EMSGSIZE) => {
-                let needed = mtu_for_lanes(self.lanes);
                 self.worker.handle_network_error(format!(
-                    "lanes = {} need an MTU of {needed} bytes on the whole path to {}, which is smaller: raise it on all \
-                     machines, or lower `lanes` in the job file (352 fits MTU 1500)",
-                    self.lanes, self.aggregator
+                    "lanes = {} need an MTU of {} bytes on the whole path to {}, which is smaller: raise it on all \
+                     machines, or lower `lanes` in the job file (`xagg job --mtu` says what fits)",
+                    self.lanes, self.mtu, self.aggregator
                 ));
             }
             _ => self.worker.handle_network_error(format!(

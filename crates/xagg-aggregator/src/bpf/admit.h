@@ -4,6 +4,7 @@
 #define XAGG_ADMIT_H
 
 #include "checksum.h"
+#include "ip.h"
 #include "maps.h"
 
 inline_always __u64 *counters_of(__u32 index)
@@ -31,7 +32,7 @@ inline_always int identify(struct packet *packet)
 		return REASON_WORKER;
 	flow_key = packet->job->index * MAX_WORKERS + packet->rank;
 	packet->flow = bpf_map_lookup_elem(&flows, &flow_key);
-	if (!packet->flow || packet->ip->saddr != packet->flow->address ||
+	if (!packet->flow || !is_same_address(source_of(packet), packet->flow->address) ||
 	    packet->udp->source != packet->flow->port)
 		return REASON_WORKER;
 	if (header->cookie != packet->flow->cookie)

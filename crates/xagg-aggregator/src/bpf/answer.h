@@ -20,6 +20,7 @@ inline_always int reject_early(struct packet *packet, __u32 reason)
 
 	settle(packet, ANSWER_FIELD, &receiver);
 	__builtin_memcpy(receiver.mac, packet->eth->h_source, ETH_ALEN);
+	receiver.tag = packet->tag;
 	return reject(packet, &receiver, reason, &nothing);
 }
 
@@ -33,8 +34,10 @@ inline_always int open_flow(struct packet *packet, __u64 nonce)
 	if (flow->nonce == 0)
 		flow->nonce = nonce;
 	is_same = flow->nonce == nonce;
-	if (is_same)
+	if (is_same) {
 		__builtin_memcpy(flow->mac, packet->eth->h_source, ETH_ALEN);
+		flow->tag = packet->tag;
+	}
 	bpf_spin_unlock(&flow->lock);
 	return is_same;
 }

@@ -40,14 +40,14 @@ inline_always int find_frame(struct packet *packet, struct body *body)
 	void *data = (void *)(long)packet->ctx->data;
 	void *end = (void *)(long)packet->ctx->data_end;
 
-	if (data + FRAME_LEN > end)
+	if (data + frame_len() > end)
 		return VERDICT_NOT_OURS;
 	point(packet, data);
-	if (packet->eth->h_proto != bpf_htons(ETH_P_IP) || packet->ip->saddr != config_address ||
-	    packet->ip->daddr != config_address)
+	if (!has_our_version(packet) || !is_same_address(source_of(packet), config_address) ||
+	    !is_same_address(destination_of(packet), config_address))
 		return VERDICT_NOT_OURS;
-	body->len = end - data - FRAME_LEN;
-	if (body->len == SHORT_BODY_LEN && data + FRAME_LEN + SHORT_BODY_LEN <= end)
+	body->len = end - data - frame_len();
+	if (body->len == SHORT_BODY_LEN && data + frame_len() + SHORT_BODY_LEN <= end)
 		body->sum = short_body_sum(packet->body);
 	return VERDICT_CONTINUE;
 }
@@ -85,7 +85,7 @@ inline_always int address_copy(struct packet *packet, struct body *body)
 	address(packet, &receiver);
 	seal(packet, body->len, body->sum);
 	count(packet, COUNT_COPIES);
-	return XDP_PASS;
+	return insert_tag(packet->ctx, receiver.tag) ? XDP_DROP : XDP_PASS;
 }
 
 /* Answers to one worker are addressed already, and pass; so do the frames of the self-test. */

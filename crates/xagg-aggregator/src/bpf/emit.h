@@ -4,10 +4,13 @@
 #define XAGG_EMIT_H
 
 #include "checksum.h"
+#include "ip.h"
 #include "maps.h"
+#include "tag.h"
 #include "visit.h"
 
-#define IP_DONT_FRAGMENT 0x4000
+#define IPV4_DONT_FRAGMENT 0x4000
+#define HOPS 64
 
 /* Keeps what all answers keep: job, view and sequence. The receiver is filled in by address(). */
 inline_always void write_header(struct header *header, __u8 kind, __u16 flags)
@@ -64,7 +67,7 @@ inline_always __u64 write_rejection(struct packet *packet, __u32 reason, const s
 inline_always void turn_around(const struct packet *packet)
 {
 	__builtin_memcpy(packet->eth->h_source, packet->eth->h_dest, ETH_ALEN);
-	packet->ip->saddr = config_address;
+	copy_address(source_of(packet), config_address);
 	packet->udp->source = config_port;
 }
 
@@ -73,7 +76,7 @@ inline_always void address(const struct packet *packet, const struct receiver *r
 	struct header *header = packet->header;
 
 	__builtin_memcpy(packet->eth->h_dest, receiver->mac, ETH_ALEN);
-	packet->ip->daddr = receiver->address;
+	copy_address(destination_of(packet), packet->flow->address);
 	packet->udp->dest = receiver->port;
 	header->rank = receiver->rank;
 	header->cookie = receiver->cookie;
@@ -93,27 +96,44 @@ inline_always __u16 ip_checksum(const struct iphdr *ip)
 	return ~fold16(sum);
 }
 
+inline_always void write_ipv4(struct iphdr *ip, __u32 udp_len)
+{
+	ip->tos = ECN_ECT0;
+	ip->tot_len = bpf_htons(sizeof(struct iphdr) + udp_len);
+	ip->id = 0;
+	ip->frag_off = bpf_htons(IPV4_DONT_FRAGMENT);
+	ip->ttl = HOPS;
+	ip->check = 0;
+	ip->check = ip_checksum(ip);
+}
+
+inline_always void write_ipv6(struct ipv6hdr *ip, __u32 udp_len)
+{
+	/* Version, traffic class, flow label. */
+	*(__u32 *)ip = bpf_htonl(6 << 28 | ECN_ECT0 << 20);
+	ip->payload_len = bpf_htons(udp_len);
+	ip->hop_limit = HOPS;
+}
+
 /* Lengths and checksums, once all else is written. `body_len` bytes follow the header; `body_sum` has the sums of their words. */
 inline_always void seal(const struct packet *packet, __u32 body_len, __u64 body_sum)
 {
-	__u16 udp_len = bpf_htons(sizeof(struct udphdr) + sizeof(struct header) + body_len);
-	__u64 plain, pseudo;
+	__u32 udp_len = sizeof(struct udphdr) + sizeof(struct header) + body_len;
+	struct udphdr *udp = packet->udp;
 	__u16 udp_checksum;
+	__u64 plain;
 
 	packet->header->checksum = checksum(packet->header, body_len, body_sum, &plain);
-	packet->ip->tos = ECN_ECT0;
-	packet->ip->tot_len = bpf_htons(FRAME_LEN - IP_OFFSET + body_len);
-	packet->ip->id = 0;
-	packet->ip->frag_off = bpf_htons(IP_DONT_FRAGMENT);
-	packet->ip->ttl = 64;
-	packet->ip->check = 0;
-	packet->ip->check = ip_checksum(packet->ip);
-	packet->udp->len = udp_len;
-	pseudo = (__u64)packet->ip->saddr + packet->ip->daddr + bpf_htons(IPPROTO_UDP) + udp_len;
+	if (config_is_ipv6)
+		write_ipv6(packet->ipv6, udp_len);
+	else
+		write_ipv4(packet->ipv4, udp_len);
+	udp->len = bpf_htons(udp_len);
 	plain += plain_sum(body_sum);
 	plain += packet->header->checksum;
-	udp_checksum = ~fold16(plain + pseudo + packet->udp->source + packet->udp->dest + udp_len);
-	packet->udp->check = udp_checksum ? udp_checksum : 0xffff;
+	plain += address_sum(packet) + bpf_htons(IPPROTO_UDP) + udp->len;
+	udp_checksum = ~fold16(plain + udp->source + udp->dest + udp->len);
+	udp->check = udp_checksum ? udp_checksum : 0xffff;
 }
 
 /* Cuts the frame after `body_len` bytes of body; the packet's pointers are not valid any more. */
@@ -124,13 +144,13 @@ inline_always int cut(struct packet *packet, __u32 body_len)
 	return excess ? bpf_xdp_adjust_tail(packet->ctx, -excess) : 0;
 }
 
-/* Sends the frame out of the interface. Not by XDP_TX, which on a veth does not wake the other end. */
-inline_always int send(struct packet *packet, __u32 body_len, __u32 key, __u64 flags)
+/* Sends the frame, with this tag, out of the interface. Not by XDP_TX, which on a veth does not wake the other end. */
+inline_always int send(struct packet *packet, __u32 tag, __u32 body_len, __u32 key, __u64 flags)
 {
 	__u32 index = packet->job->index;
 	void *copies_of_job = bpf_map_lookup_elem(&copies, &index);
 
-	if (!copies_of_job || cut(packet, body_len))
+	if (!copies_of_job || cut(packet, body_len) || insert_tag(packet->ctx, tag))
 		return XDP_ABORTED;
 	return bpf_redirect_map(copies_of_job, key, flags);
 }
@@ -141,15 +161,15 @@ inline_always int reply(struct packet *packet, const struct receiver *receiver, 
 	turn_around(packet);
 	address(packet, receiver);
 	seal(packet, body_len, body_sum);
-	return send(packet, body_len, receiver->rank, 0);
+	return send(packet, receiver->tag, body_len, receiver->rank, 0);
 }
 
-/* Sends copies to all workers of the job. They still have our own address as destination: the egress program gives each
- * its worker's. */
+/* Sends copies to all workers of the job. They still have our own address as destination and no tag: the egress program
+ * gives each its worker's. */
 inline_always int broadcast(struct packet *packet, __u32 body_len)
 {
 	turn_around(packet);
-	return send(packet, body_len, 0, BPF_F_BROADCAST);
+	return send(packet, 0, body_len, 0, BPF_F_BROADCAST);
 }
 
 /* Counts the reason, and takes it from what the worker that is to blame may cause (WIRE H9): a bucket of tokens, kept as the

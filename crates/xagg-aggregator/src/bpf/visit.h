@@ -9,7 +9,7 @@
 /* What an answer needs to know of its receiver: a copy that outlives the flow's lock. */
 struct receiver {
 	__u64 cookie;
-	__u32 address;
+	__u32 tag;
 	__u32 largest;
 	__u32 receipts;
 	__u32 echo;
@@ -23,7 +23,7 @@ struct receiver {
 inline_always void take_receiver(struct receiver *receiver, const struct flow *flow, __u32 rank)
 {
 	receiver->cookie = flow->cookie;
-	receiver->address = flow->address;
+	receiver->tag = flow->tag;
 	receiver->port = flow->port;
 	receiver->largest = flow->largest;
 	receiver->receipts = flow->receipts;

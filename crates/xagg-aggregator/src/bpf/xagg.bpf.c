@@ -5,10 +5,11 @@
 #include "parse.h"
 
 const volatile __u32 config_lanes = 16;
-const volatile __u32 config_address;
+const volatile __u32 config_address[4];
 const volatile __u32 config_incarnation;
 const volatile __u16 config_port;
 const volatile __u16 config_welcome_flags;
+const volatile __u8 config_is_ipv6;
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 

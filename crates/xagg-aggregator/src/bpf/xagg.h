@@ -8,6 +8,7 @@
 #include <linux/if_ether.h>
 #include <linux/in.h>
 #include <linux/ip.h>
+#include <linux/ipv6.h>
 #include <linux/udp.h>
 
 #include <bpf/bpf_endian.h>
@@ -131,11 +132,6 @@ _Static_assert(sizeof(struct rejection) == 32, "WIRE section 1");
 
 #define SHORT_BODY_LEN 32
 
-/* Where the parts of a frame begin; the header's fields are then aligned among themselves, which is what counts. */
-#define IP_OFFSET sizeof(struct ethhdr)
-#define UDP_OFFSET (IP_OFFSET + sizeof(struct iphdr))
-#define HEADER_OFFSET (UDP_OFFSET + sizeof(struct udphdr))
-#define FRAME_LEN (HEADER_OFFSET + sizeof(struct header)) /* up to the body */
 
 struct job_key {
 	__u32 job;
@@ -155,9 +151,10 @@ struct job {
 /* One worker of a job. */
 struct flow {
 	struct bpf_spin_lock lock;
-	__u32 address; /* network byte order */
-	__u16 port;    /* network byte order */
+	__u32 address[4]; /* network byte order; IPv4: the first only */
+	__u16 port;	  /* network byte order */
 	__u8 mac[ETH_ALEN];
+	__u32 tag; /* as struct packet has it; of the HELLO, like the MAC */
 	__u64 cookie;
 	__u64 nonce; /* 0 until HELLO */
 	__u64 packets;
@@ -207,16 +204,20 @@ struct slot {
 
 /* Limits, set before loading: the verifier takes them as constants. */
 extern const volatile __u32 config_lanes; /* of every packet of every job */
-extern const volatile __u32 config_address; /* network byte order */
+extern const volatile __u32 config_address[4]; /* network byte order; IPv4: the first only */
 extern const volatile __u32 config_incarnation;
 extern const volatile __u16 config_port; /* network byte order */
 extern const volatile __u16 config_welcome_flags;
+extern const volatile __u8 config_is_ipv6; /* all packets are of the version of config_address */
 
 /* A packet on its way through the stages. Pointers into the frame are valid until its length is changed, which is last. */
 struct packet {
 	struct xdp_md *ctx;
 	struct ethhdr *eth;
-	struct iphdr *ip;
+	union {
+		struct iphdr *ipv4;
+		struct ipv6hdr *ipv6;
+	};
 	struct udphdr *udp;
 	struct header *header;
 	__u64 *body;
@@ -224,6 +225,7 @@ struct packet {
 	struct job *job;
 	struct flow *flow;
 	__u32 rank;
+	__u32 tag; /* the four bytes of the VLAN tag that the frame came with, 0 if it had none */
 	__u32 is_marked; /* with a mark of congestion */
 };
 
@@ -256,16 +258,6 @@ inline_always __u32 full_body_len(void)
 inline_always __u32 blocks(void)
 {
 	return config_lanes >> 4;
-}
-
-/* Sets the pointers of a frame that begins at `data` and is known to be long enough. */
-inline_always void point(struct packet *packet, void *data)
-{
-	packet->eth = data;
-	packet->ip = data + IP_OFFSET;
-	packet->udp = data + UDP_OFFSET;
-	packet->header = data + HEADER_OFFSET;
-	packet->body = data + FRAME_LEN;
 }
 
 inline_always void count(struct packet *packet, __u32 counter)

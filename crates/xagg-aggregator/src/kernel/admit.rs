@@ -49,7 +49,7 @@ fn admit(
     put_inner(&skeleton.maps.copies, index, &copies_map(skeleton, interface, job.workers.len())?)?;
     for (rank, address) in (0..).zip(&job.workers) {
         let flow = types::flow {
-            address: u32::from_ne_bytes(address.ip().octets()),
+            address: plain::address(address.ip()),
             port: address.port().to_be(),
             cookie: job.cookie(rank).to_wire(),
             ..Default::default()

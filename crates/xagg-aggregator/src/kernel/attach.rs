@@ -2,13 +2,12 @@
 
 use std::fmt;
 use std::io::{Error, ErrorKind};
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use libbpf_rs::libbpf_sys;
 use socket2::{Domain, Socket, Type};
 use xagg_proto::Job;
-use xagg_wire::{lanes_for_mtu, mtu_for_lanes};
 
 use super::{KernelConfig, KernelError};
 use crate::interface::Interface;
@@ -33,12 +32,11 @@ impl fmt::Display for Mode {
 
 /// Whether the jobs' packets fit the interface.
 pub(super) fn check_mtu(interface: &Interface, jobs: &[Job]) -> Result<(), KernelError> {
-    let lanes = jobs[0].lanes;
-    let needed = mtu_for_lanes(lanes);
+    let (lanes, needed) = (jobs[0].lanes, jobs[0].mtu());
     if interface.mtu >= needed {
         return Ok(());
     }
-    let fitting = lanes_for_mtu(interface.mtu).unwrap_or(0);
+    let fitting = jobs[0].family().lanes_for_mtu(interface.mtu).unwrap_or(0);
     Err(KernelError::MtuTooSmall {
         interface: interface.name.clone(),
         mtu: interface.mtu,
@@ -86,9 +84,9 @@ fn occupant(interface: i32) -> String {
 }
 
 /// Binds the port and never reads it. Its buffer is as small as can be: what gets past the program is not for us.
-pub(super) fn hold_port(address: SocketAddrV4) -> Result<Socket, KernelError> {
+pub(super) fn hold_port(address: SocketAddr) -> Result<Socket, KernelError> {
     let hold = || {
-        let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
+        let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
         socket.set_recv_buffer_size(1)?;
         socket.bind(&address.into())?;
         Ok(socket)

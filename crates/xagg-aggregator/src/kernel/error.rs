@@ -1,6 +1,6 @@
 //! Why the kernel datapath cannot be had, and what to do.
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 use thiserror::Error;
 
@@ -94,7 +94,7 @@ pub enum KernelError {
     #[error("cannot take UDP port {address}: {reason}. Is another aggregator running here?")]
     Port {
         /// The address and port.
-        address: SocketAddrV4,
+        address: SocketAddr,
         /// What the system said.
         reason: std::io::Error,
     },

@@ -11,7 +11,7 @@ use xagg_proto::Job;
 use xagg_wire::Flags;
 
 use super::skeleton::{OpenXaggSkel, XaggSkel, XaggSkelBuilder};
-use super::{KernelConfig, KernelError, Loaded, Mode, admit};
+use super::{KernelConfig, KernelError, Loaded, Mode, admit, plain};
 
 /// Loads the program with room for the jobs, and admits them. All have the same lanes.
 pub(super) fn load(config: &KernelConfig, jobs: &[Job]) -> Result<Loaded, KernelError> {
@@ -30,7 +30,8 @@ pub(super) fn load(config: &KernelConfig, jobs: &[Job]) -> Result<Loaded, Kernel
 fn configure(open: &mut OpenXaggSkel<'_>, config: &KernelConfig, job: &Job) {
     if let Some(constants) = &mut open.maps.rodata_data {
         constants.config_lanes = job.lanes as u32;
-        constants.config_address = u32::from_ne_bytes(config.address.ip().octets());
+        constants.config_address = plain::address(config.address.ip());
+        constants.config_is_ipv6 = config.address.is_ipv6().into();
         constants.config_port = config.address.port().to_be();
         constants.config_incarnation = config.incarnation;
         // In generic mode a batch sent with segmentation offload arrives as one frame, which is too long for a packet.

@@ -1,5 +1,7 @@
 //! Map values as bytes and back.
 
+use std::net::IpAddr;
+
 use super::skeleton::types;
 
 /// Plain data without padding: every bit pattern is a value, every byte is initialised.
@@ -18,6 +20,17 @@ unsafe impl Plain for types::flow {}
 unsafe impl Plain for types::slot {}
 // SAFETY: as above.
 unsafe impl Plain for libbpf_rs::libbpf_sys::bpf_devmap_val {}
+
+/// An address as the kernel program has it: in network byte order, and IPv4 only in the first word.
+pub(super) fn address(address: IpAddr) -> [u32; 4] {
+    match address {
+        IpAddr::V4(address) => [u32::from_ne_bytes(address.octets()), 0, 0, 0],
+        IpAddr::V6(address) => {
+            let words = address.octets();
+            std::array::from_fn(|word| u32::from_ne_bytes(words.as_chunks().0[word]))
+        }
+    }
+}
 
 /// The bytes of a value.
 pub(super) fn bytes<T: Plain>(value: &T) -> &[u8] {

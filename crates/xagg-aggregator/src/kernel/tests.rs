@@ -3,8 +3,10 @@
 mod constants;
 mod differential;
 mod edges;
+mod frames;
 mod generator;
 mod harness;
+mod links;
 mod refusal;
 mod replies;
 mod table;

@@ -1,6 +1,6 @@
 //! Who gets in: WIRE H1 to H3.
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 use xagg_wire::{Counter, Flags, Kind, Packet, Reason, full_len};
 
@@ -11,7 +11,7 @@ type Refused = (Option<(u32, u16)>, Reason);
 
 impl Aggregator {
     /// Checks a packet in the order of WIRE H3; its job and rank.
-    pub(super) fn admit(&self, source: SocketAddrV4, packet: &[u8]) -> Result<((u32, u16), u16), Refused> {
+    pub(super) fn admit(&self, source: SocketAddr, packet: &[u8]) -> Result<((u32, u16), u16), Refused> {
         let unassigned = |reason| (None, reason);
         let lanes = self.lanes.ok_or(unassigned(Reason::Length))?;
         if packet.len() != full_len(lanes) {

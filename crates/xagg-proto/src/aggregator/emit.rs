@@ -1,6 +1,6 @@
 //! What is answered: the packet becomes its answer in place (WIRE section 4, H4, H6, H7).
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 use xagg_wire::fixed::write_lanes;
 use xagg_wire::repr::MAX_WEIGHT;
@@ -278,7 +278,7 @@ impl AdmittedJob {
     }
 
     /// Addresses the first `len` bytes to a worker and seals them; where it goes.
-    pub(super) fn address(&mut self, rank: u16, len: usize, packet: &mut Frame) -> SocketAddrV4 {
+    pub(super) fn address(&mut self, rank: u16, len: usize, packet: &mut Frame) -> SocketAddr {
         let member = &self.members[usize::from(rank)];
         packet.set_rank(rank);
         packet.set_cookie(member.cookie.to_wire());
@@ -289,7 +289,7 @@ impl AdmittedJob {
     }
 
     /// See [`Aggregator::next_copy`](super::Aggregator::next_copy).
-    pub(super) fn next_copy(&mut self, packet: &mut Frame) -> Option<SocketAddrV4> {
+    pub(super) fn next_copy(&mut self, packet: &mut Frame) -> Option<SocketAddr> {
         let bank = self.slots.of(packet.sequence()).0;
         let rank = loop {
             let rank = bank.cursor;

@@ -1,7 +1,7 @@
 //! What a worker reports when a job cannot go on: rank, operation, phase, what is missing from whom, what was last heard.
 
 use std::fmt;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -83,7 +83,7 @@ pub enum WorkerError {
         /// This worker.
         rank: u16,
         /// Where the aggregator should be.
-        aggregator: SocketAddrV4,
+        aggregator: SocketAddr,
         /// How often it was asked.
         hellos: u64,
         /// For how long.
@@ -149,7 +149,7 @@ pub enum WorkerError {
         /// Where it stands.
         phase: Phase,
         /// The aggregator.
-        aggregator: SocketAddrV4,
+        aggregator: SocketAddr,
         /// What happened to it.
         what: &'static str,
         /// What was last heard.
@@ -161,7 +161,7 @@ pub enum WorkerError {
         /// This worker.
         rank: u16,
         /// The aggregator.
-        aggregator: SocketAddrV4,
+        aggregator: SocketAddr,
         /// The reason on the wire.
         reason: Reason,
         /// The same in words, with what to do.

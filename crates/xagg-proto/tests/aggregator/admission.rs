@@ -1,6 +1,6 @@
 //! Who gets in, and how flows are opened: WIRE P2, P3, P5, H1 to H3.
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 use proptest::prelude::*;
 use xagg_proto::{Aggregator, Time};
@@ -32,7 +32,7 @@ fn changed(payload: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
 fn a_packet_is_refused_for_the_first_thing_that_is_wrong() {
     let mut fixture = Fixture::joined(2, 4);
     let good = fixture.gradient_payload(0, Gradient::of(0, 1, 1.0).asking());
-    let (source, stranger) = (fixture.address(0), SocketAddrV4::new([10, 8, 9, 9].into(), 1));
+    let (source, stranger) = (fixture.address(0), SocketAddr::new([10, 8, 9, 9].into(), 1));
     // Everything is wrong at first; each step sets one thing right, in the order of WIRE H3.
     let mut payload = vec![0xff; good.len() + 1];
     let mut expect = |payload: &[u8], source, reason, of_job| {
@@ -82,8 +82,8 @@ fn address_and_port_and_rank_belong_together() {
     let own = fixture.address(0);
     let others = [
         fixture.address(1),
-        SocketAddrV4::new(*own.ip(), own.port() + 7),
-        SocketAddrV4::new([10, 8, 9, 9].into(), own.port()),
+        SocketAddr::new(own.ip(), own.port() + 7),
+        SocketAddr::new([10, 8, 9, 9].into(), own.port()),
     ];
     for source in others {
         assert_eq!(fixture.run(source, &good), Outcome::Drop(Some(Reason::Worker)), "{source}");

@@ -1,6 +1,6 @@
 //! An aggregator with one job, and the packets of its workers.
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 use xagg_proto::aggregator::{Action, Bank};
 use xagg_proto::{Aggregator, Job, Time};
@@ -89,7 +89,7 @@ impl Fixture {
         fixture
     }
 
-    pub fn address(&self, rank: u16) -> SocketAddrV4 {
+    pub fn address(&self, rank: u16) -> SocketAddr {
         self.job.workers[usize::from(rank)]
     }
 
@@ -129,12 +129,12 @@ impl Fixture {
 
     /// Hands a datagram to the aggregator, and holds whatever it answers to the rules of all answers: no longer than what
     /// asked for it (WIRE P2), sound (P3), for its receiver and of this life (H4), one copy a worker.
-    pub fn run(&mut self, source: SocketAddrV4, payload: &[u8]) -> Outcome {
+    pub fn run(&mut self, source: SocketAddr, payload: &[u8]) -> Outcome {
         self.run_marked(source, false, payload)
     }
 
     /// The same for a datagram that comes with a mark of congestion, or without.
-    pub fn run_marked(&mut self, source: SocketAddrV4, marked: bool, payload: &[u8]) -> Outcome {
+    pub fn run_marked(&mut self, source: SocketAddr, marked: bool, payload: &[u8]) -> Outcome {
         let mut packet = payload.to_vec();
         match self.aggregator.handle(self.now, source, marked, &mut packet) {
             Action::Drop(reason) => Outcome::Drop(reason),

@@ -1,6 +1,6 @@
 //! Who is answered, with how much and how often: WIRE P2, H3, H9 and section 6.
 
-use std::net::SocketAddrV4;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ const JOB: usize = 8;
 const VIEW: usize = 12;
 const COOKIE: usize = 16;
 
-const STRANGER: SocketAddrV4 = SocketAddrV4::new(std::net::Ipv4Addr::new(10, 8, 9, 9), 9701);
+const STRANGER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 8, 9, 9)), 9701);
 
 fn is_answered(outcome: &Outcome) -> bool {
     !matches!(outcome, Outcome::Drop(_))
@@ -46,11 +46,8 @@ fn whoever_lacks_address_port_cookie_job_or_view_gets_no_answer_to_anything() {
     let mut fixture = Fixture::joined(2, 4);
     let payloads = answered_payloads(&mut fixture);
     let own = fixture.address(0);
-    let sources = [
-        STRANGER,
-        SocketAddrV4::new(*own.ip(), own.port() + 7),
-        SocketAddrV4::new(*STRANGER.ip(), own.port()),
-    ];
+    let sources =
+        [STRANGER, SocketAddr::new(own.ip(), own.port() + 7), SocketAddr::new(STRANGER.ip(), own.port())];
     for good in &payloads {
         for kind in 0..=u8::MAX {
             let mut payload = good.clone();

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use rand::rngs::StdRng;
@@ -229,7 +229,7 @@ impl Simulation {
         }
     }
 
-    fn send_to(&mut self, destination: SocketAddrV4, payload: &[u8]) {
+    fn send_to(&mut self, destination: SocketAddr, payload: &[u8]) {
         let rank = self.job.workers.iter().position(|worker| *worker == destination).expect("a worker");
         let now = self.now.since(Time::ZERO);
         if self.deaf.as_ref().is_some_and(|(deaf, during)| *deaf == rank && during.contains(&now)) {

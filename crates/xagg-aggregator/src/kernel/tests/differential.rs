@@ -7,14 +7,29 @@ use xagg_proto::aggregator::{Action, Status};
 use xagg_proto::{Aggregator, Time};
 use xagg_testbed::skip_unless_root;
 use xagg_wire::counter::COUNTERS;
-use xagg_wire::{Counter, Kind, Packet, REJECT_INTERVAL, Reason};
+use xagg_wire::{Counter, Family, Kind, Packet, REJECT_INTERVAL, Reason};
 
 use super::generator::{Generated, Generator};
-use super::harness::{Harness, INCARNATION, Outcome, RING, job};
+use super::harness::{Harness, INCARNATION, Outcome, RING, Tags, job_over};
 
-/// Workers, lanes and slots of the jobs, in turn.
-const SHAPES: [(usize, usize, u32); 8] =
-    [(1, 16, 1), (2, 16, 1), (2, 352, 2), (3, 16, 3), (3, 848, 2), (4, 352, 5), (8, 16, 4), (256, 16, 1)];
+/// Workers, lanes and slots of a job, and what its frames are like.
+type Shape = (usize, usize, u32, Family, Tags);
+
+/// Those of the jobs, in turn.
+const SHAPES: [Shape; 12] = [
+    (1, 16, 1, Family::V4, Tags::None),
+    (2, 16, 1, Family::V6, Tags::None),
+    (2, 352, 2, Family::V4, Tags::None),
+    (3, 16, 3, Family::V4, Tags::All),
+    (3, 848, 2, Family::V4, Tags::None),
+    (4, 352, 5, Family::V4, Tags::Some),
+    (3, 832, 2, Family::V6, Tags::Some),
+    (8, 16, 4, Family::V4, Tags::None),
+    (9, 16, 4, Family::V6, Tags::All),
+    (4, 336, 5, Family::V6, Tags::None),
+    (256, 16, 1, Family::V4, Tags::None),
+    (2, 288, 3, Family::V6, Tags::All),
+];
 const PACKETS_A_JOB: u64 = 5000;
 /// From here on workers disagree now and then, which sticks banks: before, a job gets deep.
 const FIRST_MISMATCH: u64 = PACKETS_A_JOB / 5 * 4;
@@ -39,11 +54,9 @@ fn kernel_and_twin_agree() {
     let mut reached = [Reached::default(); SHAPES.len()];
     for round in 0..packets.div_ceil(PACKETS_A_JOB) {
         let shape = (round % SHAPES.len() as u64) as usize;
-        let (workers, lanes, slots) = SHAPES[shape];
-        let mut pair = Pair::new(workers, lanes, slots, seed.wrapping_add(round));
+        let mut pair = Pair::new(SHAPES[shape], seed.wrapping_add(round));
         for number in 0..PACKETS_A_JOB {
-            let context =
-                || format!("XAGG_SEED={seed}, job {round} {:?}, packet {number}", (workers, lanes, slots));
+            let context = || format!("XAGG_SEED={seed}, job {round} {:?}, packet {number}", SHAPES[shape]);
             pair.generator.mismatches = if number < FIRST_MISMATCH { 0 } else { MISMATCHES };
             pair.step(&context);
         }
@@ -86,8 +99,9 @@ impl Reached {
         self.mismatches += counters[usize::from(Reason::Mismatch)];
     }
 
-    fn check(self, (workers, lanes, slots): (usize, usize, u32)) {
-        let shape = format!("{workers} workers, {lanes} lanes, {slots} slots: {self:?}");
+    fn check(self, shape: Shape) {
+        let workers = shape.0;
+        let shape = format!("workers, lanes, slots, ... {shape:?}: {self:?}");
         assert!(self.generation >= 3, "banks are never used again: {shape}");
         // One worker agrees with itself on everything.
         let others = workers == 1 || (self.redos > 0 && self.mismatches > 0);
@@ -114,13 +128,13 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(workers: usize, lanes: usize, slots: u32, seed: u64) -> Self {
-        let job = job(workers, lanes, slots);
+    fn new((workers, lanes, slots, family, tags): Shape, seed: u64) -> Self {
+        let job = job_over(family, workers, lanes, slots);
         let mut twin = Aggregator::new(INCARNATION, RING);
         twin.admit_job(&job).expect("the first job");
         let generator = Generator::new(&job);
         Self {
-            harness: Harness::new(job),
+            harness: Harness::with_tags(job, tags),
             twin,
             generator,
             rng: StdRng::seed_from_u64(seed),
@@ -156,7 +170,7 @@ impl Pair {
         }
     }
 
-    fn run_twin(&mut self, source: std::net::SocketAddrV4, marked: bool, payload: &[u8]) -> Outcome {
+    fn run_twin(&mut self, source: std::net::SocketAddr, marked: bool, payload: &[u8]) -> Outcome {
         let mut packet = payload.to_vec();
         match self.twin.handle(self.now, source, marked, &mut packet) {
             Action::Drop(_) => Outcome::Drop,

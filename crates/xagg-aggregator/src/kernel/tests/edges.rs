@@ -4,7 +4,8 @@ use xagg_wire::fixed::Exponent;
 use xagg_wire::repr::Rejection;
 use xagg_wire::{Packet, Reason, Receipts, Repr};
 
-use super::harness::{Harness, Outcome, XDP_DROP, frame};
+use super::frames::frame;
+use super::harness::{Harness, Outcome, XDP_DROP};
 use super::table::{Gradient, LANES, joined};
 
 const MAC: std::ops::Range<usize> = 6..12;

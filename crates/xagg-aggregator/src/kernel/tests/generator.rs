@@ -4,7 +4,7 @@
 use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, IteratorRandom};
 use rand::{Rng, RngCore};
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use xagg_proto::aggregator::Status;
 use xagg_proto::{Aggregator, Job};
 use xagg_wire::fixed::{Exponent, Magnitude, magnitude, quantise};
@@ -33,7 +33,7 @@ pub struct Generator {
 }
 
 pub struct Generated {
-    pub source: SocketAddrV4,
+    pub source: SocketAddr,
     pub payload: Vec<u8>,
 }
 

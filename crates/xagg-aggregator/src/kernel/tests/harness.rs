@@ -1,30 +1,22 @@
 //! The kernel program without a network: frames go in by BPF_PROG_TEST_RUN, and what it does with them comes back.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use libbpf_rs::{MapCore, MapFlags};
 use xagg_proto::{Job, Time};
+use xagg_wire::Family;
 use xagg_wire::counter::COUNTERS;
 
 use super::super::skeleton::types;
 use super::super::{KernelConfig, Loaded, Mode, load, plain, run};
+use super::frames::{
+    answer_frame, destination, frame, marked_frame, payload_of, tagged, udp_checksum, untagged,
+};
 use crate::interface::Interface;
 
 pub const INCARNATION: u32 = 0x1234_5678;
 /// How many packets the aggregator is said to have room for.
 pub const RING: usize = 1000;
-const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
-/// The address of the link of whoever sends.
-const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
-/// Some class of service, with ECT(1) and with CE.
-const TOS_UNMARKED: u8 = 0xb9;
-const TOS_MARKED: u8 = 0xbb;
-/// What an answer has: the network may mark it.
-const TOS_ANSWER: u8 = 2;
-const IP: usize = 14;
-const UDP: usize = 34;
-pub const PAYLOAD: usize = 42;
-
 pub const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
 const XDP_REDIRECT: u32 = 4;
@@ -39,50 +31,98 @@ pub enum Outcome {
     /// Sent back to the worker; the payload.
     Reply(Vec<u8>),
     /// Copies to workers: where each goes, and its payload.
-    Broadcast(Vec<(SocketAddrV4, Vec<u8>)>),
+    Broadcast(Vec<(SocketAddr, Vec<u8>)>),
+}
+
+/// A frame that the program has sent.
+enum Answer {
+    /// To a worker; the payload.
+    To(SocketAddr, Vec<u8>),
+    /// To become copies.
+    Unaddressed(Vec<u8>),
 }
 
 /// The kernel program loaded for one job, attached to nothing.
 pub struct Harness {
     pub job: Job,
+    tags: Tags,
     loaded: Loaded,
+}
+
+/// Which workers' frames have a VLAN tag, of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tags {
+    /// No worker's.
+    None,
+    /// Those of the odd ranks.
+    Some,
+    /// All.
+    All,
+}
+
+impl Tags {
+    /// The tag of a rank's frames: priority and VLAN, one of them 0 for some ranks, and both for rank 8.
+    fn of(self, rank: usize) -> Option<u16> {
+        let tag = (rank % 8) as u16 * 0x2000 + if rank % 3 == 2 { 0 } else { rank as u16 };
+        let has_one = self == Self::All || (self == Self::Some && rank % 2 == 1);
+        has_one.then_some(tag)
+    }
 }
 
 /// A job over addresses that nobody has.
 pub fn job(workers: usize, lanes: usize, slots: u32) -> Job {
+    job_over(Family::V4, workers, lanes, slots)
+}
+
+/// A job over addresses of this version that nobody has.
+pub fn job_over(family: Family, workers: usize, lanes: usize, slots: u32) -> Job {
+    let address = |net: usize, host: usize| match family {
+        Family::V4 => format!("10.8.{net}.{host}"),
+        Family::V6 => format!("[fd08:{net}:a0b:c0d:e0f:102:304:{host:x}]"),
+    };
     let mut text = format!(
         "job = 9\nview = 2\nsecret = \"a secret for test runs\"\nlanes = {lanes}\nslots = {slots}\n\
-         aggregator = \"10.8.0.1:9700\"\n"
+         aggregator = \"{}:9700\"\n",
+        address(0, 1)
     );
     for rank in 0..workers {
-        text += &format!("[[worker]]\nrank = {rank}\naddress = \"10.8.1.{}:{}\"\n", rank % 250, 9701 + rank);
+        let (address, port) = (address(1, rank % 250), 9701 + rank);
+        text += &format!("[[worker]]\nrank = {rank}\naddress = \"{address}:{port}\"\n");
     }
     Job::parse(&text).expect("valid")
 }
 
 impl Harness {
     pub fn new(job: Job) -> Self {
-        let loopback = Interface::find(Some("lo"), Ipv4Addr::LOCALHOST).expect("loopback");
+        Self::with_tags(job, Tags::None)
+    }
+
+    pub fn with_tags(job: Job, tags: Tags) -> Self {
+        let loopback = Interface::find(Some("lo"), Ipv4Addr::LOCALHOST.into()).expect("loopback");
         let interface = Interface { ring: RING, ..loopback };
         let config =
             KernelConfig { interface, mode: Mode::Native, address: job.aggregator, incarnation: INCARNATION };
         let loaded =
             load::load(&config, std::slice::from_ref(&job)).unwrap_or_else(|error| panic!("{error}"));
-        Self { job, loaded }
+        Self { job, tags, loaded }
+    }
+
+    /// The tag that the frames of a worker with this address have, and that frames to it must have.
+    fn tag_of(&self, worker: SocketAddr) -> Option<u16> {
+        let is_here = |member: &SocketAddr| member.ip() == worker.ip();
+        // More than 250 workers share addresses, and then tags.
+        self.tags.of(self.job.workers.iter().position(is_here)?)
     }
 
     /// Runs the program on a payload in a correct frame.
-    pub fn run(&self, source: SocketAddrV4, payload: &[u8]) -> Outcome {
-        self.run_frame(&frame(source, self.job.aggregator, payload))
+    pub fn run(&self, source: SocketAddr, payload: &[u8]) -> Outcome {
+        self.run_marked(source, false, payload)
     }
 
     /// The same for a packet that comes with a mark of congestion, or without.
-    pub fn run_marked(&self, source: SocketAddrV4, marked: bool, payload: &[u8]) -> Outcome {
-        let mut frame = frame(source, self.job.aggregator, payload);
-        if marked {
-            set_tos(&mut frame, TOS_MARKED);
-        }
-        self.run_frame(&frame)
+    pub fn run_marked(&self, source: SocketAddr, marked: bool, payload: &[u8]) -> Outcome {
+        let frame = if marked { marked_frame } else { frame }(source, self.job.aggregator, payload);
+        self.run_frame(&tagged(frame, self.tag_of(source)))
     }
 
     /// Runs the program on any frame.
@@ -94,13 +134,12 @@ impl Harness {
                 assert_eq!(ran.frame, frame, "what is not ours stays untouched");
                 Outcome::Pass
             }
-            XDP_REDIRECT if destination(&ran.frame) == self.job.aggregator => {
-                assert!(ran.frame.len() <= frame.len(), "WIRE P2");
-                Outcome::Broadcast(self.copies(&ran.frame))
-            }
             XDP_REDIRECT => {
                 assert!(ran.frame.len() <= frame.len(), "WIRE P2");
-                Outcome::Reply(self.checked_answer(&ran.frame))
+                match self.checked_answer(ran.frame) {
+                    Answer::Unaddressed(frame) => Outcome::Broadcast(self.copies(&frame)),
+                    Answer::To(_, payload) => Outcome::Reply(payload),
+                }
             }
             action => panic!("XDP action {action}"),
         }
@@ -116,7 +155,7 @@ impl Harness {
     }
 
     /// What the egress program makes of a broadcast: one copy for each worker that has joined.
-    fn copies(&self, frame: &[u8]) -> Vec<(SocketAddrV4, Vec<u8>)> {
+    fn copies(&self, frame: &[u8]) -> Vec<(SocketAddr, Vec<u8>)> {
         let copy = |_| {
             let ran = run::dry(&self.loaded.egress, frame).expect("runs");
             if ran.action == XDP_DROP {
@@ -129,7 +168,10 @@ impl Harness {
                 (XDP_PASS, &ran.frame),
                 "an addressed frame passes untouched"
             );
-            Some((destination(&ran.frame), self.checked_answer(&ran.frame)))
+            match self.checked_answer(ran.frame) {
+                Answer::To(worker, payload) => Some((worker, payload)),
+                Answer::Unaddressed(frame) => panic!("not addressed: {frame:?}"),
+            }
         };
         self.job.workers.iter().filter_map(copy).collect()
     }
@@ -145,20 +187,32 @@ impl Harness {
         run::dry(&self.loaded.ingress, frame).expect("runs").action == XDP_REDIRECT
     }
 
-    /// The UDP checksum of an answer to a worker, in network byte order.
-    pub fn udp_checksum(&self, rank: u16, answer: &[u8]) -> [u8; 2] {
-        let to = self.job.workers[usize::from(rank)];
-        let frame = frame_of(self.job.aggregator, to, answer, OWN_MAC, PEER_MAC);
-        [frame[UDP + 6], frame[UDP + 7]]
+    /// The tag that the one answer to a frame has.
+    pub fn tag_of_answer(&self, frame: &[u8]) -> Option<u16> {
+        let ran = run::dry(&self.loaded.ingress, frame).expect("runs");
+        assert_eq!(ran.action, XDP_REDIRECT);
+        untagged(ran.frame).1
     }
 
-    /// The payload of an answer whose Ethernet, IP and UDP headers are right (WIRE P4).
-    fn checked_answer(&self, frame: &[u8]) -> Vec<u8> {
-        let payload = &frame[PAYLOAD..];
-        let expected = frame_of(self.job.aggregator, destination(frame), payload, OWN_MAC, PEER_MAC);
-        assert_ne!(frame[UDP + 6..UDP + 8], [0, 0], "a UDP checksum of 0 would say that there is none");
-        assert_eq!(frame[..PAYLOAD], expected[..PAYLOAD], "headers and their checksums");
-        payload.to_vec()
+    /// The UDP checksum of an answer to a worker, in network byte order.
+    pub fn udp_checksum(&self, rank: u16, answer: &[u8]) -> [u8; 2] {
+        udp_checksum(&answer_frame(self.job.aggregator, self.job.workers[usize::from(rank)], answer))
+    }
+
+    /// The worker and the payload of an answer whose Ethernet, IP and UDP headers are right (WIRE P2, P4).
+    fn checked_answer(&self, frame: Vec<u8>) -> Answer {
+        let (frame, tag) = untagged(frame);
+        let worker = destination(&frame);
+        if worker == self.job.aggregator {
+            assert_eq!(tag, None, "copies get their tag with their address");
+            return Answer::Unaddressed(frame);
+        }
+        let (headers, payload) = frame.split_at(payload_of(&frame));
+        let expected = answer_frame(self.job.aggregator, worker, payload);
+        assert_eq!(tag, self.tag_of(worker), "the tag of {worker}");
+        assert_ne!(udp_checksum(&frame), [0, 0], "a UDP checksum of 0 would say that there is none");
+        assert_eq!(headers, &expected[..headers.len()], "headers and their checksums");
+        Answer::To(worker, payload.to_vec())
     }
 
     pub fn counters(&self) -> [u64; COUNTERS] {
@@ -183,72 +237,4 @@ impl Harness {
         let value = self.loaded.jobs[0].sums.lookup(&key.to_ne_bytes(), MapFlags::ANY).expect("reads");
         value.expect("in range").as_chunks::<4>().0.iter().map(|lane| u32::from_ne_bytes(*lane)).collect()
     }
-}
-
-/// A frame from a worker's place on the link. Some fields are not as an answer's must be, to show that it does not keep them.
-pub fn frame(source: SocketAddrV4, destination: SocketAddrV4, payload: &[u8]) -> Vec<u8> {
-    let mut frame = frame_of(source, destination, payload, PEER_MAC, OWN_MAC);
-    frame[IP + 4..IP + 6].copy_from_slice(&[0x12, 0x34]);
-    frame[IP + 8] = 17;
-    set_tos(&mut frame, TOS_UNMARKED);
-    frame
-}
-
-fn set_tos(frame: &mut [u8], tos: u8) {
-    frame[IP + 1] = tos;
-    frame[IP + 10..IP + 12].fill(0);
-    let checksum = !ones_complement(&[&frame[IP..UDP]]);
-    frame[IP + 10..IP + 12].copy_from_slice(&checksum.to_be_bytes());
-}
-
-fn frame_of(
-    from: SocketAddrV4,
-    to: SocketAddrV4,
-    payload: &[u8],
-    from_mac: [u8; 6],
-    to_mac: [u8; 6],
-) -> Vec<u8> {
-    let mut frame = vec![0; PAYLOAD];
-    frame.extend_from_slice(payload);
-    frame[..6].copy_from_slice(&to_mac);
-    frame[6..12].copy_from_slice(&from_mac);
-    frame[12..14].copy_from_slice(&[8, 0]);
-    let udp_len = (8 + payload.len()) as u16;
-    let ip = &mut frame[IP..UDP];
-    ip[0] = 0x45;
-    ip[1] = TOS_ANSWER;
-    ip[2..4].copy_from_slice(&(20 + udp_len).to_be_bytes());
-    ip[6] = 0x40;
-    ip[8] = 64;
-    ip[9] = 17;
-    ip[12..16].copy_from_slice(&from.ip().octets());
-    ip[16..20].copy_from_slice(&to.ip().octets());
-    let checksum = !ones_complement(&[&frame[IP..UDP]]);
-    frame[IP + 10..IP + 12].copy_from_slice(&checksum.to_be_bytes());
-    let udp = &mut frame[UDP..PAYLOAD];
-    udp[..2].copy_from_slice(&from.port().to_be_bytes());
-    udp[2..4].copy_from_slice(&to.port().to_be_bytes());
-    udp[4..6].copy_from_slice(&udp_len.to_be_bytes());
-    let pseudo = [&frame[IP + 12..UDP], &[0, 17][..], &udp_len.to_be_bytes()[..]].concat();
-    let checksum = !ones_complement(&[&pseudo, &frame[UDP..]]);
-    let checksum = if checksum == 0 { 0xffff } else { checksum };
-    frame[UDP + 6..UDP + 8].copy_from_slice(&checksum.to_be_bytes());
-    frame
-}
-
-/// RFC 1071, word by word.
-fn ones_complement(parts: &[&[u8]]) -> u16 {
-    let mut sum = 0_u32;
-    for part in parts {
-        for pair in part.chunks(2) {
-            sum += u32::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]));
-            sum = (sum & 0xffff) + (sum >> 16);
-        }
-    }
-    sum as u16
-}
-
-fn destination(frame: &[u8]) -> SocketAddrV4 {
-    let ip: [u8; 4] = frame[IP + 16..IP + 20].try_into().expect("four bytes");
-    SocketAddrV4::new(ip.into(), u16::from_be_bytes([frame[UDP + 2], frame[UDP + 3]]))
 }

@@ -16,7 +16,7 @@ fn a_refusal_says_what_the_verifier_objects_to() {
     let mut job = job(1, 16, 1);
     // More than a packet can hold, which a job file cannot ask for: the verifier must object.
     job.lanes = 100_000;
-    let interface = Interface::find(Some("lo"), Ipv4Addr::LOCALHOST).expect("loopback");
+    let interface = Interface::find(Some("lo"), Ipv4Addr::LOCALHOST.into()).expect("loopback");
     let config =
         KernelConfig { interface, mode: Mode::Native, address: job.aggregator, incarnation: INCARNATION };
     let Err(error) = load::load(&config, &[job]) else { panic!("the verifier takes anything") };

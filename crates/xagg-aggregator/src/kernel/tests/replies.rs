@@ -1,7 +1,7 @@
 //! Who is answered, with how much and how often: WIRE P2, H3, H9. That answers are no longer than what asked for them is
 //! checked with every answer, by the harness.
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use xagg_proto::Time;
@@ -39,8 +39,8 @@ fn whoever_lacks_address_port_cookie_job_or_view_gets_no_answer_to_anything() {
         harness.gradient_payload(0, Gradient::of(8, 3, 1.0)),
     ];
     let [own, other] = [harness.job.workers[0], harness.job.workers[1]];
-    let other_address = SocketAddrV4::new([10, 8, 9, 9].into(), own.port());
-    let other_port = SocketAddrV4::new(*own.ip(), own.port() + 7);
+    let other_address = SocketAddr::new([10, 8, 9, 9].into(), own.port());
+    let other_port = SocketAddr::new(own.ip(), own.port() + 7);
     for good in &payloads {
         for kind in 0..=u8::MAX {
             let mut payload = good.clone();

@@ -1,24 +1,29 @@
 //! The rules of docs/WIRE.md, one by one, on the kernel program. Each test names the rules that it is about.
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 use xagg_testbed::skip_unless_root;
 use xagg_wire::fixed::{Exponent, Magnitude, dequantise, magnitude, quantise};
 use xagg_wire::repr::{Contribution, Rejection};
 use xagg_wire::{Counter, Flow, HEADER_LEN, Packet, Reason, Receipts, Repr, full_len};
 
-use super::harness::{Harness, INCARNATION, Outcome, PAYLOAD, RING, XDP_DROP, frame, job};
+use super::frames::{frame, payload_of};
+use super::harness::{Harness, INCARNATION, Outcome, RING, XDP_DROP, job};
 
 pub(super) const LANES: usize = 16;
 
 /// A harness whose workers have all joined, unless without root.
 pub(super) fn joined(test: &str, workers: usize, slots: u32) -> Option<Harness> {
-    let harness = fresh(test, workers, slots)?;
-    for rank in 0..workers as u16 {
+    Some(join(fresh(test, workers, slots)?))
+}
+
+/// Lets all workers join.
+pub(super) fn join(harness: Harness) -> Harness {
+    for rank in 0..harness.job.worker_count() {
         let answer = harness.send(rank, &hello(&harness, 100 + u64::from(rank)), |_| ());
         assert!(matches!(harness.reply(&answer), Repr::Welcome { .. }));
     }
-    Some(harness)
+    harness
 }
 
 pub(super) fn fresh(test: &str, workers: usize, slots: u32) -> Option<Harness> {
@@ -110,9 +115,9 @@ impl Harness {
     /// What everybody was told: one copy for each rank, to its address, numbered alike.
     pub(super) fn broadcast(&self, outcome: &Outcome) -> Vec<Repr> {
         let Outcome::Broadcast(copies) = outcome else { panic!("not a broadcast: {outcome:?}") };
-        let addresses: Vec<SocketAddrV4> = copies.iter().map(|(address, _)| *address).collect();
+        let addresses: Vec<SocketAddr> = copies.iter().map(|(address, _)| *address).collect();
         assert_eq!(addresses, self.job.workers);
-        let read = |(rank, (_, payload)): (u16, &(SocketAddrV4, Vec<u8>))| {
+        let read = |(rank, (_, payload)): (u16, &(SocketAddr, Vec<u8>))| {
             let (flow, repr) = Repr::parse(&Packet::new_unchecked(payload), self.job.lanes).expect("valid");
             assert_eq!((flow.rank, flow.cookie), (rank, self.job.cookie(rank)));
             repr
@@ -183,7 +188,7 @@ fn fragments_options_and_wrong_lengths_are_dropped() {
     ip_says_less[17] -= 4;
     let mut udp_says_less = good.clone();
     udp_says_less[39] -= 4;
-    let header_only = good[..PAYLOAD + 10].to_vec();
+    let header_only = good[..payload_of(&good) + 10].to_vec();
     for frame in [&longer, &shorter, &ip_says_less, &udp_says_less, &header_only] {
         assert_eq!(harness.run_frame(frame), Outcome::Drop);
     }
@@ -204,8 +209,8 @@ fn only_registered_workers_get_in() {
     };
     let mut damaged = good.clone();
     damaged[HEADER_LEN + 5] ^= 4;
-    let other_address = SocketAddrV4::new(*harness.job.workers[1].ip(), source.port());
-    let other_port = SocketAddrV4::new(*source.ip(), source.port() + 7);
+    let other_address = SocketAddr::new(harness.job.workers[1].ip(), source.port());
+    let other_port = SocketAddr::new(source.ip(), source.port() + 7);
     let cases = [
         (Reason::Magic, source, changed(0, 1)),
         (Reason::Magic, source, changed(2, 2)),
