@@ -18,6 +18,7 @@ pub struct Builder {
     aggregators: usize,
     mtu: usize,
     offloads: bool,
+    ipv6: bool,
     rate: Option<Rate>,
     worker_rates: BTreeMap<usize, Rate>,
 }
@@ -29,6 +30,7 @@ impl Default for Builder {
             aggregators: 1,
             mtu: 1500,
             offloads: true,
+            ipv6: false,
             rate: None,
             worker_rates: BTreeMap::new(),
         }
@@ -65,6 +67,13 @@ impl Builder {
         self
     }
 
+    /// Whether nodes have an IPv6 address ([`Node::ipv6_address`]) as well, and with it neighbour discovery; `false` if not said.
+    #[must_use]
+    pub const fn ipv6(mut self, ipv6: bool) -> Self {
+        self.ipv6 = ipv6;
+        self
+    }
+
     /// The rate of all links, in both directions.
     #[must_use]
     pub const fn rate(mut self, rate: Rate) -> Self {
@@ -87,7 +96,7 @@ impl Builder {
         static TESTBEDS: AtomicU32 = AtomicU32::new(0);
         Testbed::remove_stale();
         let id = format!("{PREFIX}{}-{}", std::process::id(), TESTBEDS.fetch_add(1, Ordering::Relaxed));
-        let switch = Node::create(format!("{id}-sw"), std::net::Ipv4Addr::UNSPECIFIED, String::new())?;
+        let switch = Node::create(format!("{id}-sw"), std::net::Ipv4Addr::UNSPECIFIED, String::new(), false)?;
         let bridge = format!("link add {BRIDGE} mtu {} type bridge\nlink set {BRIDGE} up\n", self.mtu);
         run_with_input("ip", &["-n", switch.name(), "-batch", "-"], &bridge)?;
         // A switch has no firewall: without this every frame would pass the hooks of iptables.
@@ -96,22 +105,27 @@ impl Builder {
         }
         let mut bed = Testbed { switch, workers: vec![], aggregators: vec![] };
         for rank in 0..self.workers {
-            let node = Node::create(format!("{id}-w{rank}"), worker_address(rank), format!("w{rank}"))?;
+            let (name, port) = (format!("{id}-w{rank}"), format!("w{rank}"));
+            let node = Node::create(name, worker_address(rank), port, self.ipv6)?;
             bed.workers.push(node);
             self.connect_worker(&bed, rank)?;
         }
         for index in 0..self.aggregators {
-            let node =
-                Node::create(format!("{id}-a{index}"), aggregator_address(index), format!("a{index}"))?;
+            let (name, port) = (format!("{id}-a{index}"), format!("a{index}"));
+            let node = Node::create(name, aggregator_address(index), port, self.ipv6)?;
             bed.aggregators.push(node);
             self.connect_aggregator(&bed, index)?;
         }
         Ok(bed)
     }
 
+    const fn properties(&self, queues: usize) -> Properties {
+        Properties { mtu: self.mtu, offloads: self.offloads, ipv6: self.ipv6, queues }
+    }
+
     fn connect_worker(&self, bed: &Testbed, rank: usize) -> Result<(), ShellError> {
         let node = &bed.workers[rank];
-        let properties = Properties { mtu: self.mtu, offloads: self.offloads, queues: 1 };
+        let properties = self.properties(1);
         link::connect(&bed.switch, node, BRIDGE, properties)?;
         match self.worker_rates.get(&rank).copied().or(self.rate) {
             Some(rate) => link::limit_worker(&bed.switch, node, rate),
@@ -122,7 +136,7 @@ impl Builder {
     fn connect_aggregator(&self, bed: &Testbed, index: usize) -> Result<(), ShellError> {
         let node = &bed.aggregators[index];
         let queues = std::thread::available_parallelism().map_or(1, usize::from).min(16);
-        let properties = Properties { mtu: self.mtu, offloads: self.offloads, queues };
+        let properties = self.properties(queues);
         link::connect(&bed.switch, node, BRIDGE, properties)?;
         link::spread_queues(&bed.switch, node, queues)?;
         if let Some(rate) = self.rate {

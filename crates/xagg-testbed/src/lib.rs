@@ -17,7 +17,7 @@ mod rate;
 mod root;
 mod shell;
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 pub use builder::Builder;
 pub use flood::{Burst, Flood, Flooded};
@@ -112,4 +112,11 @@ pub fn worker_address(rank: usize) -> Ipv4Addr {
 #[must_use]
 pub fn aggregator_address(index: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, 100, (index + 1) as u8)
+}
+
+/// The IPv6 address of the node with this IPv4 address: the last 32 bits are the same.
+#[must_use]
+pub const fn ipv6_of(address: Ipv4Addr) -> Ipv6Addr {
+    let [a, b, c, d] = address.octets();
+    Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]))
 }

@@ -9,6 +9,7 @@ use crate::shell::{ShellError, output, run, run_with_input};
 pub(crate) struct Properties {
     pub mtu: usize,
     pub offloads: bool,
+    pub ipv6: bool,
     /// Both ends have as many queues, in both directions.
     pub queues: usize,
 }
@@ -40,7 +41,11 @@ pub(crate) fn connect(
         node.name()
     );
     run_with_input("ip", &["-n", switch.name(), "-batch", "-"], &link)?;
-    let ends = format!("addr add {}/16 dev {interface}\nlink set {interface} up\n", node.address());
+    let mut ends = format!("addr add {}/16 dev {interface}\nlink set {interface} up\n", node.address());
+    if properties.ipv6 {
+        // Nobody else has it, so there is no need to wait until that is found out.
+        ends += &format!("addr add {}/64 dev {interface} nodad\n", node.ipv6_address());
+    }
     run_with_input("ip", &["-n", node.name(), "-batch", "-"], &ends)?;
     set_offloads(switch, node, properties)
 }

@@ -1,7 +1,7 @@
 //! A node: a namespace with one interface.
 
 use std::fs::File;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -22,12 +22,22 @@ impl Node {
     pub const INTERFACE: &'static str = "eth0";
 
     /// Makes the namespace. `port` is the switch's end of its link.
-    pub(crate) fn create(name: String, address: Ipv4Addr, port: String) -> Result<Self, ShellError> {
+    pub(crate) fn create(
+        name: String,
+        address: Ipv4Addr,
+        port: String,
+        ipv6: bool,
+    ) -> Result<Self, ShellError> {
         run("ip", &["netns", "add", &name])?;
         let node = Self { name, address, port };
-        // Keeps neighbour discovery and the like off the wire, where it would blur counters.
-        for scope in ["all", "default"] {
-            node.set_sysctl(&format!("net/ipv6/conf/{scope}/disable_ipv6"), "1")?;
+        if ipv6 {
+            // The address that is given is the only one.
+            node.set_sysctl("net/ipv6/conf/default/addr_gen_mode", "1")?;
+        } else {
+            // Keeps neighbour discovery and the like off the wire, where it would blur counters.
+            for scope in ["all", "default"] {
+                node.set_sysctl(&format!("net/ipv6/conf/{scope}/disable_ipv6"), "1")?;
+            }
         }
         run("ip", &["-n", node.name(), "link", "set", "lo", "up"])?;
         Ok(node)
@@ -43,6 +53,12 @@ impl Node {
     #[must_use]
     pub const fn address(&self) -> Ipv4Addr {
         self.address
+    }
+
+    /// Its IPv6 address, if the testbed has them.
+    #[must_use]
+    pub const fn ipv6_address(&self) -> Ipv6Addr {
+        crate::ipv6_of(self.address)
     }
 
     /// The switch's end of its link.

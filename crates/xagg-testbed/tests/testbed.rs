@@ -1,7 +1,7 @@
 //! What the testbed promises. All of it needs root.
 
 use std::io::Read;
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 use xagg_testbed::{Node, Process, Rate, Testbed, skip_unless_root};
@@ -18,10 +18,16 @@ fn bed_name(node: &Node) -> String {
 
 /// Sends datagrams of `len` bytes from one node to another; how many arrive.
 fn exchange(from: &Node, to: &Node, len: usize, count: usize) -> usize {
-    let target = SocketAddr::from((to.address(), 9999));
+    exchange_with(from, to, to.address().into(), len, count)
+}
+
+/// The same with one of the receiver's addresses.
+fn exchange_with(from: &Node, to: &Node, address: IpAddr, len: usize, count: usize) -> usize {
+    let target = SocketAddr::from((address, 9999));
     let receiver = to.enter(|| UdpSocket::bind(target)).expect("binds");
     receiver.set_read_timeout(Some(Duration::from_millis(300))).expect("a timeout");
-    let sender = from.enter(|| UdpSocket::bind("0.0.0.0:0")).expect("binds");
+    let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let sender = from.enter(|| UdpSocket::bind(any)).expect("binds");
     let mut arrived = 0;
     let mut buffer = vec![0; 4096];
     for _ in 0..count {
@@ -43,6 +49,20 @@ fn nodes_reach_each_other_at_the_full_mtu() {
         let bed = Testbed::builder().workers(2).mtu(mtu).build().expect("builds");
         assert_eq!(exchange(bed.worker(0), bed.aggregator(0), mtu - 28, 10), 10);
         assert_eq!(exchange(bed.aggregator(0), bed.worker(1), mtu - 28, 10), 10);
+    }
+}
+
+#[test]
+fn nodes_reach_each_other_over_ipv6_if_they_are_to() {
+    if skip_unless_root("nodes_reach_each_other_over_ipv6_if_they_are_to") {
+        return;
+    }
+    for mtu in [1280, 3498] {
+        let bed = Testbed::builder().workers(1).mtu(mtu).ipv6(true).build().expect("builds");
+        let (worker, aggregator) = (bed.worker(0), bed.aggregator(0));
+        let over_ipv6 = |from, to: &Node| exchange_with(from, to, to.ipv6_address().into(), mtu - 48, 10);
+        assert_eq!((over_ipv6(worker, aggregator), over_ipv6(aggregator, worker)), (10, 10));
+        assert_eq!(exchange(worker, aggregator, mtu - 28, 10), 10, "and over IPv4");
     }
 }
 
