@@ -7,7 +7,8 @@ use std::time::Duration;
 use xagg_aggregator::Datapath;
 use xagg_testbed::exact::{exact_sum, integers};
 use xagg_testbed::{Testbed, skip_unless_root};
-use xagg_worker::Reduction;
+use xagg_wire::Family;
+use xagg_worker::{Job, Reduction};
 
 /// Values of many magnitudes, so that banks are shifted and fragments are sent again at a common exponent.
 fn reals(rank: u16, length: usize) -> Vec<f32> {
@@ -23,26 +24,33 @@ fn reals(rank: u16, length: usize) -> Vec<f32> {
 
 struct Case {
     workers: usize,
+    family: Family,
     mtu: usize,
-    lanes: usize,
     slots: u32,
     length: usize,
     loss_permille: u32,
 }
 
 const PLAIN: Case =
-    Case { workers: 4, mtu: 1500, lanes: 352, slots: 3000, length: 500_000, loss_permille: 0 };
+    Case { workers: 4, family: Family::V4, mtu: 1500, slots: 3000, length: 500_000, loss_permille: 0 };
+
+/// A job whose packets are the longest that fit the case's MTU.
+fn job_of(case: &Case) -> Job {
+    let lanes = case.family.lanes_for_mtu(case.mtu).expect("fits");
+    common::job(case.family, case.workers, lanes, case.slots, 20.0)
+}
 
 /// Exact integers and reals with the same bits on all ranks; the bits of the reals.
 fn run(case: &Case, datapath: Datapath) -> Vec<u32> {
     // Frames longer than the MTU would be lost as a whole, which is not what 1 % means.
     let offloads = case.loss_permille == 0;
-    let bed =
-        Testbed::builder().workers(case.workers).mtu(case.mtu).offloads(offloads).build().expect("builds");
+    let ipv6 = case.family == Family::V6;
+    let builder = Testbed::builder().workers(case.workers).mtu(case.mtu).offloads(offloads).ipv6(ipv6);
+    let bed = builder.build().expect("builds");
     for worker in bed.workers() {
         bed.set_loss(worker, case.loss_permille, case.loss_permille).expect("sets the loss");
     }
-    let job = common::job(case.workers, case.lanes, case.slots, 20.0);
+    let job = job_of(case);
     let aggregator = common::aggregator(&bed, &job, datapath);
     let results = common::as_every_rank(&bed, &job, |rank, client| {
         let first = client.all_reduce(integers(rank, case.length), Reduction::Sum);
@@ -83,7 +91,29 @@ fn eight_workers_at_mtu_1500() {
 
 #[test]
 fn four_workers_at_mtu_3498() {
-    conforms("four_workers_at_mtu_3498", &Case { mtu: 3498, lanes: 848, slots: 1500, ..PLAIN });
+    conforms("four_workers_at_mtu_3498", &Case { mtu: 3498, slots: 1500, ..PLAIN });
+}
+
+#[test]
+fn four_workers_at_mtu_1280() {
+    conforms("four_workers_at_mtu_1280", &Case { mtu: 1280, length: 200_000, ..PLAIN });
+}
+
+#[test]
+fn four_workers_over_ipv6_at_mtu_1280() {
+    let case = Case { family: Family::V6, mtu: 1280, length: 200_000, ..PLAIN };
+    conforms("four_workers_over_ipv6_at_mtu_1280", &case);
+}
+
+#[test]
+fn four_workers_over_ipv6_at_mtu_1500() {
+    conforms("four_workers_over_ipv6_at_mtu_1500", &Case { family: Family::V6, ..PLAIN });
+}
+
+#[test]
+fn four_workers_over_ipv6_at_mtu_3498() {
+    let case = Case { family: Family::V6, mtu: 3498, slots: 1500, ..PLAIN };
+    conforms("four_workers_over_ipv6_at_mtu_3498", &case);
 }
 
 #[test]
@@ -105,7 +135,7 @@ fn two_runs_with_other_arrival_orders_have_the_same_bits() {
     let case = Case { length: 100_000, ..PLAIN };
     let run = |first: u16| {
         let bed = Testbed::builder().workers(case.workers).build().expect("builds");
-        let job = common::job(case.workers, case.lanes, case.slots, 20.0);
+        let job = job_of(&case);
         let _aggregator = common::aggregator(&bed, &job, Datapath::XdpNative);
         let results = common::as_every_rank(&bed, &job, |rank, client| {
             std::thread::sleep(Duration::from_millis(if rank == first {

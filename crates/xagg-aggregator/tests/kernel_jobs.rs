@@ -8,13 +8,14 @@ use std::thread;
 use xagg_aggregator::{Datapath, Options, RunningAggregator};
 use xagg_testbed::exact::{exact_sum, integers};
 use xagg_testbed::{Testbed, skip_unless_root};
+use xagg_wire::Family;
 use xagg_worker::{Job, Reduction};
 
 const LENGTH: usize = 50_000;
 
 /// A job with an id, and worker ports, of its own.
 fn job(id: u32, workers: usize, slots: u32) -> Job {
-    let mut job = common::job(workers, 352, slots, 20.0);
+    let mut job = common::job(Family::V4, workers, 352, slots, 20.0);
     job.id = id;
     for address in &mut job.workers {
         address.set_port(9700 + id as u16);

@@ -1,20 +1,26 @@
 //! A job whose workers and aggregator are in namespaces, each rank on a thread of this process.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
 
 use xagg_aggregator::{Datapath, Options, RunningAggregator};
-use xagg_testbed::{Testbed, aggregator_address, worker_address};
+use xagg_testbed::{Testbed, aggregator_address, ipv6_of, worker_address};
+use xagg_wire::Family;
 use xagg_worker::{Client, Job};
 
-/// A job over a testbed's addresses.
-pub fn job(workers: usize, lanes: usize, slots: u32, timeout_seconds: f64) -> Job {
+/// A job over a testbed's addresses of this version.
+pub fn job(family: Family, workers: usize, lanes: usize, slots: u32, timeout_seconds: f64) -> Job {
+    let end = |address: Ipv4Addr, port: u16| match family {
+        Family::V4 => SocketAddr::from((address, port)),
+        Family::V6 => SocketAddr::from((ipv6_of(address), port)),
+    };
     let mut text = format!(
         "job = 3\nsecret = \"a secret for namespaces\"\nlanes = {lanes}\nslots = {slots}\n\
-         timeout_seconds = {timeout_seconds:.3}\naggregator = \"{}:9700\"\n",
-        aggregator_address(0)
+         timeout_seconds = {timeout_seconds:.3}\naggregator = \"{}\"\n",
+        end(aggregator_address(0), 9700)
     );
     for rank in 0..workers {
-        text += &format!("[[worker]]\nrank = {rank}\naddress = \"{}:9701\"\n", worker_address(rank));
+        text += &format!("[[worker]]\nrank = {rank}\naddress = \"{}\"\n", end(worker_address(rank), 9701));
     }
     Job::parse(&text).expect("valid")
 }
