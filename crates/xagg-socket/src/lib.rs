@@ -156,12 +156,15 @@ fn set_receive_buffer(socket: &std::net::UdpSocket) {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv6Addr;
+
     use super::*;
 
-    fn receive_all(socket: &mut BatchSocket, expected: usize) -> Vec<Vec<u8>> {
+    fn receive_all(socket: &mut BatchSocket, expected: usize) -> Vec<(SocketAddr, Vec<u8>)> {
         let mut all = vec![];
         for _ in 0..1000 {
-            let count = socket.receive(|_, _, datagram| all.push(datagram.to_vec())).expect("receives");
+            let count =
+                socket.receive(|from, _, datagram| all.push((from, datagram.to_vec()))).expect("receives");
             if all.len() >= expected {
                 break;
             }
@@ -174,17 +177,19 @@ mod tests {
 
     #[test]
     fn a_batch_arrives_as_the_packets_that_were_sent() {
-        let (from, to) =
-            ("127.91.0.1:9001".parse().expect("address"), "127.91.0.2:9001".parse().expect("address"));
-        let sender = BatchSocket::bind(from).expect("binds");
-        let mut receiver = BatchSocket::bind(to).expect("binds");
-        let count = sender.segments(1000);
-        assert!(count > 1, "this kernel has segmentation offload");
-        let packets: Vec<u8> = (0..count).flat_map(|number| vec![number as u8; 1000]).collect();
-        assert!(sender.send(to, &packets, 1000).expect("sends"));
-        let received = receive_all(&mut receiver, count);
-        let expected: Vec<Vec<u8>> = packets.chunks(1000).map(<[u8]>::to_vec).collect();
-        assert_eq!(received, expected);
+        let port = 10_000 + std::process::id() as u16 % 20_000;
+        let over_ipv6 = [port, port + 1].map(|port| SocketAddr::from((Ipv6Addr::LOCALHOST, port)));
+        let over_ipv4 = ["127.91.0.1:9001", "127.91.0.2:9001"].map(|end| end.parse().expect("address"));
+        for [from, to] in [over_ipv4, over_ipv6] {
+            let sender = BatchSocket::bind(from).expect("binds");
+            let mut receiver = BatchSocket::bind(to).expect("binds");
+            let count = sender.segments(1000);
+            assert!(count > 1, "this kernel has segmentation offload");
+            let packets: Vec<u8> = (0..count).flat_map(|number| vec![number as u8; 1000]).collect();
+            assert!(sender.send(to, &packets, 1000).expect("sends"));
+            let expected: Vec<_> = packets.chunks(1000).map(|packet| (from, packet.to_vec())).collect();
+            assert_eq!(receive_all(&mut receiver, count), expected);
+        }
     }
 
     #[test]

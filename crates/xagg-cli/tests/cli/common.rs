@@ -70,7 +70,12 @@ impl JobFile {
             text += &format!("[[worker]]\nrank = {rank}\naddress = \"{address}\"\n");
         }
         let port = aggregator.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
-        let job = Self { folder: TempDir::new().expect("a folder"), workers: workers.len(), port };
+        Self::of(text, workers.len(), port)
+    }
+
+    /// A job of this text, with so many workers, and whose aggregator has this port.
+    pub fn of(text: String, workers: usize, port: u16) -> Self {
+        let job = Self { folder: TempDir::new().expect("a folder"), workers, port };
         std::fs::write(job.path(), text).expect("writes");
         job
     }

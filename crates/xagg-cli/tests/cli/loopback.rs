@@ -48,6 +48,29 @@ fn four_ranks_get_the_exact_sums_and_the_status_shows_them() {
 }
 
 #[test]
+fn a_job_over_ipv6_is_written_run_and_shown_like_any_other() {
+    let port = 10_000 + 4 * (std::process::id() % 10_000);
+    let [end, first, second] = [port, port + 1, port + 2].map(|port| format!("[::1]:{port}"));
+    let workers = format!("{first},{second}");
+    let arguments =
+        ["job", "--workers", &workers, "--aggregator", &end, "--elements", "100000", "--mtu", "3498"];
+    let job = JobFile::of(finish(xagg(&arguments)).stdout, 2, port as u16);
+    let aggregator = job.running();
+    let ready = aggregator.stdout().expect("output");
+    assert!(ready.contains(&format!("{end}, job 1: 2 workers")) && ready.contains("832 lanes"), "{ready}");
+    for mut rank in job.ranks(&["--elements", "100000"]) {
+        let finished = rank.wait(LIMIT).expect("ends");
+        assert!(finished.status.success(), "{}", finished.stderr);
+        assert!(finished.stdout.contains("exactly the sum over 2 ranks"), "{}", finished.stdout);
+    }
+    let status = json(&finish(xagg(&["status", "--port", &port.to_string(), "--json"])).stdout);
+    assert_eq!(
+        (&status["address"], &status["jobs"][0]["workers"][1]["address"]),
+        (&end.into(), &second.into())
+    );
+}
+
+#[test]
 fn a_mean_is_exact_too() {
     let job = JobFile::on_loopback(3, 20.0);
     let _aggregator = job.running();

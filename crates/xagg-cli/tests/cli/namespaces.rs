@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::common::{JobFile, LIMIT, expect_error, finish, ready, spawn, xagg};
 use nix::sys::signal::Signal;
-use xagg_testbed::{Node, Process, Testbed, aggregator_address, skip_unless_root, worker_address};
+use xagg_testbed::{Node, Process, Testbed, aggregator_address, ipv6_of, skip_unless_root, worker_address};
 
 /// A job whose members are in a testbed's namespaces.
 pub fn job(workers: usize, more: &str) -> JobFile {
@@ -127,6 +127,24 @@ fn an_mtu_too_small_for_the_lanes_is_an_error_at_every_member() {
     expect_error(
         &finish(inside(bed.worker(0), &job.rank(0, &[]))),
         &["rank 0", "lanes = 352", "MTU of 1500"],
+    );
+}
+
+#[test]
+fn an_mtu_too_small_for_the_lanes_over_ipv6_is_an_error_at_every_member() {
+    if skip_unless_root("an_mtu_too_small_for_the_lanes_over_ipv6_is_an_error_at_every_member") {
+        return;
+    }
+    let bed = Testbed::builder().workers(1).mtu(1455).ipv6(true).build().expect("a testbed");
+    let ends =
+        [worker_address(0), aggregator_address(0)].map(|address| format!("[{}]:9700", ipv6_of(address)));
+    let job = JobFile::write(&ends[..1], &ends[1], "slots = 100", 5.0);
+    let words = ["eth0", "1455", "lanes = 336", "1456", "lanes = 320"];
+    error_of(&bed, &job, &["--datapath", "xdp-native"], &words);
+    let _aggregator = aggregator(&bed, &job, &["--datapath", "udp"]);
+    expect_error(
+        &finish(inside(bed.worker(0), &job.rank(0, &[]))),
+        &["rank 0", "lanes = 336", "MTU of 1456"],
     );
 }
 

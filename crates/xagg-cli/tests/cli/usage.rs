@@ -181,8 +181,35 @@ fn a_written_job_is_valid_and_has_a_secret_of_its_own() {
     assert_ne!(first.cookie(0), second.cookie(0));
     let other = parse(&job(&["--mtu", "3498", "--timeout", "2.5", "--id", "7"]).stdout);
     assert_eq!((other.id, other.lanes, other.timeout.as_millis()), (7, 848, 2500));
-    expect_error(&job(&["--mtu", "100"]), &["MTU of 100"]);
+    expect_error(&job(&["--mtu", "100"]), &["MTU of 100", "IPv4", "156"]);
     expect_error(&job(&["--timeout", "0"]), &["timeout"]);
+}
+
+#[test]
+fn a_written_job_fits_every_mtu_from_1280_to_3498_over_both_versions_of_ip() {
+    for (workers, aggregator, fitting) in [
+        ("10.0.0.1:9701,10.0.0.2:9701", "10.0.0.9:9700", [288, 352, 848]),
+        ("[fd00::1]:9701,[fd00::2]:9701", "[fd00::9]:9700", [288, 336, 832]),
+    ] {
+        let job = |mtu: &str| {
+            let arguments = ["--aggregator", aggregator, "--elements", "1000000", "--mtu", mtu];
+            let mut command = xagg(&["job", "--workers", workers]);
+            command.args(arguments);
+            finish(command)
+        };
+        for (mtu, lanes) in ["1280", "1500", "3498"].iter().zip(fitting) {
+            let written = job(mtu).stdout;
+            let parsed = xagg_proto::Job::parse(&written).expect("valid");
+            assert_eq!(
+                (parsed.lanes, parsed.aggregator.to_string()),
+                (lanes, aggregator.to_owned()),
+                "{written}"
+            );
+        }
+        expect_error(&job("0"), &["MTU of 0"]);
+    }
+    let mixed = ["job", "--workers", "[fd00::1]:9701", "--aggregator", "10.0.0.9:9700", "--elements", "1"];
+    expect_error(&finish(xagg(&mixed)), &["10.0.0.9:9700", "[fd00::1]:9701", "all IPv6"]);
 }
 
 #[test]
