@@ -58,6 +58,9 @@ struct Loaded {
     probe: OwnedFd,
     #[cfg(test)]
     egress: OwnedFd,
+    /// Of a switch that tags: towards the aggregator, and from it.
+    #[cfg(test)]
+    switch: [OwnedFd; 2],
     flows: MapHandle,
     counters: MapHandle,
     #[cfg(test)]

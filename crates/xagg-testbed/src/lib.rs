@@ -60,6 +60,12 @@ impl Testbed {
         &self.workers
     }
 
+    /// The switch between all of them.
+    #[must_use]
+    pub const fn switch(&self) -> &Node {
+        &self.switch
+    }
+
     /// An aggregator's node.
     #[must_use]
     pub fn aggregator(&self, index: usize) -> &Node {

@@ -62,7 +62,8 @@ impl Node {
     }
 
     /// The switch's end of its link.
-    pub(crate) fn port(&self) -> &str {
+    #[must_use]
+    pub fn port(&self) -> &str {
         &self.port
     }
 

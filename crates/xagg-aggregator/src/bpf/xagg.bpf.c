@@ -57,6 +57,8 @@ int xagg_probe(struct xdp_md *ctx)
 }
 
 #ifdef XAGG_TEST
+#include "switch.h"
+
 /* A program for a devmap cannot be test-run; this is the same as an ordinary one. */
 SEC("xdp")
 int xagg_egress_run(struct xdp_md *ctx)

@@ -63,6 +63,8 @@ fn finish(skeleton: &XaggSkel<'_>, job_maps: Vec<admit::JobMaps>) -> Result<Load
         probe: own(skeleton.progs.xagg_probe.as_fd())?,
         #[cfg(test)]
         egress: own(skeleton.progs.xagg_egress_run.as_fd())?,
+        #[cfg(test)]
+        switch: [own(skeleton.progs.xagg_switch_push.as_fd())?, own(skeleton.progs.xagg_switch_pop.as_fd())?],
         flows: MapHandle::try_from(&skeleton.maps.flows).map_err(KernelError::Map)?,
         counters: MapHandle::try_from(&skeleton.maps.counters).map_err(KernelError::Map)?,
         #[cfg(test)]

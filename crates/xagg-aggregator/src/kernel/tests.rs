@@ -10,3 +10,4 @@ mod links;
 mod refusal;
 mod replies;
 mod table;
+mod tagged;

@@ -1,6 +1,7 @@
 //! The kernel program without a network: frames go in by BPF_PROG_TEST_RUN, and what it does with them comes back.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 
 use libbpf_rs::{MapCore, MapFlags};
 use xagg_proto::{Job, Time};
@@ -112,6 +113,11 @@ impl Harness {
         let is_here = |member: &SocketAddr| member.ip() == worker.ip();
         // More than 250 workers share addresses, and then tags.
         self.tags.of(self.job.workers.iter().position(is_here)?)
+    }
+
+    /// Programs for a switch that tags: what goes to the aggregator, and what comes from it.
+    pub fn switch(&self) -> &[OwnedFd; 2] {
+        &self.loaded.switch
     }
 
     /// Runs the program on a payload in a correct frame.
