@@ -7,5 +7,6 @@ use xagg_proto::Job;
 fuzz_target!(|text: &str| {
     if let Ok(job) = Job::parse(text) {
         assert!(!job.workers.is_empty() && job.lanes.is_multiple_of(16) && job.slots > 0);
+        assert!(job.mtu() <= 3498 && job.workers.iter().all(|end| end.is_ipv6() == job.aggregator.is_ipv6()));
     }
 });

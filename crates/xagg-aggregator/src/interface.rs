@@ -59,7 +59,8 @@ pub enum InterfaceError {
 }
 
 impl Interface {
-    /// The interface with this address, which must have this name if one is given.
+    /// The interface with this address; with a name, the one of this name, which must have the address itself or carry the
+    /// tagged frames of a VLAN interface that has it.
     ///
     /// # Errors
     /// [`InterfaceError`], each with what there is instead.
@@ -72,7 +73,9 @@ impl Interface {
             return Self::named(name);
         };
         let interface = Self::named(name)?;
-        let own: Vec<_> = all.iter().filter(|(owner, _)| owner == name).filter_map(|(_, own)| *own).collect();
+        let vlans = vlans_of(name, &std::fs::read_to_string(VLANS).unwrap_or_default());
+        let is_own = |owner: &String| owner == name || vlans.contains(owner);
+        let own: Vec<_> = all.iter().filter(|(owner, _)| is_own(owner)).filter_map(|(_, own)| *own).collect();
         if !own.contains(&address) {
             let existing = join(own.iter().map(IpAddr::to_string));
             return Err(InterfaceError::WrongAddress { name: name.to_owned(), address, existing });
@@ -88,6 +91,18 @@ impl Interface {
         let ring = query_ring(name).unwrap_or(UNKNOWN_RING);
         Ok(Self { name: name.to_owned(), index, mtu: query_mtu(name), ring })
     }
+}
+
+/// A line for each VLAN interface of the caller's namespace, if the kernel has VLANs and lets the caller read it.
+const VLANS: &str = "/proc/thread-self/net/vlan/config";
+
+/// The VLAN interfaces whose tagged frames this interface carries: `NAME | ID | INTERFACE` in [`VLANS`].
+fn vlans_of(interface: &str, lines: &str) -> Vec<String> {
+    let of_line = |line: &str| match *line.split('|').map(str::trim).collect::<Vec<_>>() {
+        [name, _, lower] if lower == interface => Some(name.to_owned()),
+        _ => None,
+    };
+    lines.lines().filter_map(of_line).collect()
 }
 
 /// Asks the kernel about an interface by ioctl: unlike sysfs, which shows the namespace that it was mounted in, that answers for
@@ -172,6 +187,14 @@ mod tests {
             assert_eq!(by_address, Interface::find(Some("lo"), localhost).expect("loopback"));
             assert_eq!((by_address.name.as_str(), by_address.mtu), ("lo", 65536));
         }
+    }
+
+    #[test]
+    fn vlan_interfaces_are_found_by_what_carries_them() {
+        let lines = "VLAN Dev name\t | VLAN ID\nName-Type: VLAN_NAME_TYPE_RAW_PLUS_VID_NO_PAD\n\
+                     eth0.5         | 5  | eth0\nstorage        | 1000  | eth0\neth1.5         | 5  | eth1\n";
+        assert_eq!(vlans_of("eth0", lines), ["eth0.5", "storage"]);
+        assert!(vlans_of("eth2", lines).is_empty() && vlans_of("eth0", "").is_empty());
     }
 
     #[test]

@@ -25,7 +25,8 @@ pub struct Args {
     #[arg(long = "job", value_name = "FILE", required = true)]
     jobs: Vec<PathBuf>,
 
-    /// Network interface for the kernel datapaths [default: the one with the aggregator's address]
+    /// Network interface for the kernel datapaths; in a VLAN, the one that carries the tagged frames [default: the one with
+    /// the aggregator's address]
     #[arg(long, value_name = "NAME")]
     interface: Option<String>,
 
