@@ -149,6 +149,15 @@ impl RunningAggregator {
         self.shared.datapath
     }
 
+    /// Why it has stopped working by itself, if it has.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        match &self.shared.running {
+            Running::Udp(udp) => udp.failure(),
+            Running::Kernel(_) => None,
+        }
+    }
+
     /// What it is doing.
     #[must_use]
     pub fn status(&self) -> Status {

@@ -14,7 +14,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use thiserror::Error;
 use xagg_proto::aggregator::{Action, AdmitError};
 use xagg_proto::{Aggregator, Job, Time};
-use xagg_socket::BatchSocket;
+use xagg_socket::{BatchSocket, Retries};
 
 use crate::report::{JobReport, Report, WorkerReport};
 
@@ -55,6 +55,8 @@ pub struct UdpAggregator {
 struct Shared {
     aggregator: Mutex<Aggregator>,
     stop: AtomicBool,
+    /// Why the thread has ended, if it was not told to.
+    failure: Mutex<Option<io::Error>>,
     origin: Instant,
 }
 
@@ -80,15 +82,26 @@ impl UdpAggregator {
         socket.register(poll.registry(), SOCKET)?;
         let waker = Waker::new(poll.registry(), STOP)?;
         let (aggregator, origin) = (Mutex::new(aggregator), Instant::now());
-        let shared = Arc::new(Shared { aggregator, stop: AtomicBool::new(false), origin });
+        let shared =
+            Arc::new(Shared { aggregator, stop: AtomicBool::new(false), failure: Mutex::new(None), origin });
         let thread = {
             let shared = Arc::clone(&shared);
-            std::thread::Builder::new()
-                .name("xagg-udp".to_owned())
-                .spawn(move || serve(&shared, socket, poll))?
+            std::thread::Builder::new().name("xagg-udp".to_owned()).spawn(move || {
+                // The socket is closed with this, so workers notice at once that nobody listens.
+                if let Err(error) = serve(&shared, socket, poll) {
+                    *shared.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                }
+            })?
         };
         let jobs = jobs.iter().map(|job| (job.id, job.view)).collect();
         Ok(Self { shared, jobs, waker, thread: Some(thread) })
+    }
+
+    /// Why it has ended by itself, if it has.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        let failure = self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        failure.as_ref().map(ToString::to_string)
     }
 
     /// All counters and every worker's progress.
@@ -120,26 +133,40 @@ impl Drop for UdpAggregator {
 }
 
 /// The datapath's thread: receives, lets the twin work, sends, until told to stop.
-fn serve(shared: &Shared, mut socket: BatchSocket, mut poll: Poll) {
-    let mut outbox = Outbox::default();
+fn serve(shared: &Shared, mut socket: BatchSocket, mut poll: Poll) -> io::Result<()> {
+    let (mut outbox, mut retries) = (Outbox::default(), Retries::default());
     let mut events = Events::with_capacity(8);
     while !shared.stop.load(Ordering::Relaxed) {
         match poll.poll(&mut events, Some(Duration::from_secs(1))) {
-            Err(error) if error.kind() != io::ErrorKind::Interrupted => {
-                tracing::error!("the udp datapath ends: {error}");
-                return;
-            }
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
             _ => {}
         }
-        let mut more = true;
-        while more && !shared.stop.load(Ordering::Relaxed) {
-            more = serve_batch(shared, &mut socket, &mut outbox);
-        }
+        serve_waiting(shared, &mut socket, &mut outbox, &mut retries)?;
     }
+    Ok(())
 }
 
-/// One batch of packets; whether there may be more.
-fn serve_batch(shared: &Shared, socket: &mut BatchSocket, outbox: &mut Outbox) -> bool {
+/// All packets that wait. An ICMP error about a worker says nothing about the others, so receiving goes on, but not for ever.
+fn serve_waiting(
+    shared: &Shared,
+    socket: &mut BatchSocket,
+    outbox: &mut Outbox,
+    retries: &mut Retries,
+) -> io::Result<()> {
+    while !shared.stop.load(Ordering::Relaxed) {
+        match serve_batch(shared, socket, outbox) {
+            Ok(0) => break,
+            Ok(_) => retries.reset(),
+            Err(error) if retries.pause() => tracing::debug!("receiving: {error}"),
+            Err(error) => return Err(error),
+        }
+    }
+    retries.reset();
+    Ok(())
+}
+
+/// One batch of packets; how many there were.
+fn serve_batch(shared: &Shared, socket: &mut BatchSocket, outbox: &mut Outbox) -> io::Result<usize> {
     let now = shared.now();
     let received = {
         let mut aggregator = shared.aggregator.lock().unwrap_or_else(PoisonError::into_inner);
@@ -154,14 +181,7 @@ fn serve_batch(shared: &Shared, socket: &mut BatchSocket, outbox: &mut Outbox) -
         })
     };
     outbox.flush(socket);
-    match received {
-        Ok(count) => count > 0,
-        // ICMP errors about single workers say nothing about the others.
-        Err(error) => {
-            tracing::debug!("receiving: {error}");
-            true
-        }
-    }
+    received
 }
 
 /// Packets on their way out, by destination and in order: a receipt that overtook an older one would look like loss.
@@ -210,4 +230,27 @@ fn wait_writable(socket: &BatchSocket) {
     let descriptor = unsafe { BorrowedFd::borrow_raw(socket.as_raw_fd()) };
     let mut polled = [PollFd::new(descriptor.as_fd(), PollFlags::POLLOUT)];
     let _timeout_or_ready = poll(&mut polled, PollTimeout::from(SEND_PATIENCE_MILLIS));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_that_is_broken_for_good_ends_the_datapath() {
+        let address = format!("127.93.{}.1:9700", std::process::id() % 256).parse().expect("an address");
+        let mut socket = BatchSocket::bind(address).expect("binds");
+        let aggregator = Mutex::new(Aggregator::new(1, 16));
+        let (stop, failure) = (AtomicBool::new(false), Mutex::new(None));
+        let shared = Shared { aggregator, stop, failure, origin: Instant::now() };
+        let (mut outbox, mut retries) = (Outbox::default(), Retries::default());
+        serve_waiting(&shared, &mut socket, &mut outbox, &mut retries).expect("nothing waits");
+
+        let nothing = std::fs::File::open("/dev/null").expect("opens");
+        // SAFETY: both descriptors are open, and the socket's owner goes on to own its number.
+        let replaced = unsafe { libc::dup2(nothing.as_raw_fd(), socket.as_raw_fd()) };
+        assert_eq!(replaced, socket.as_raw_fd());
+        let error = serve_waiting(&shared, &mut socket, &mut outbox, &mut retries).expect_err("no socket");
+        assert_eq!(error.raw_os_error(), Some(libc::ENOTSOCK));
+    }
 }

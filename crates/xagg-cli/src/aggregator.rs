@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use indicatif::DecimalBytes;
@@ -66,11 +67,23 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let options = Options { datapath: args.datapath.fixed(), interface: args.interface.clone() };
     let aggregator = RunningAggregator::start(&jobs, &options)?;
     writeln!(std::io::stdout(), "{}", ready_line(&aggregator.status()))?;
-    if let Some(signal) = signals.forever().next() {
-        tracing::info!("stopping on signal {signal}");
-    }
-    drop(aggregator);
+    let signal = wait(&mut signals, &aggregator)?;
+    tracing::info!("stopping on signal {signal}");
     Ok(())
+}
+
+/// Waits until it is told to stop, or the aggregator stops by itself.
+fn wait(signals: &mut Signals, aggregator: &RunningAggregator) -> anyhow::Result<i32> {
+    const LOOK: Duration = Duration::from_millis(50);
+    loop {
+        if let Some(signal) = signals.pending().next() {
+            return Ok(signal);
+        }
+        if let Some(failure) = aggregator.failure() {
+            anyhow::bail!("the aggregator has lost its socket and cannot go on: {failure}");
+        }
+        std::thread::sleep(LOOK);
+    }
 }
 
 /// The signals that ask to stop. The second of them ends the process at once.

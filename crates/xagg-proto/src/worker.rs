@@ -228,7 +228,10 @@ impl Worker {
     pub fn poll_timeout(&mut self) -> Option<Time> {
         match &self.membership {
             Membership::Failed(_) => None,
-            Membership::Joining { next, .. } => Some(*next),
+            Membership::Joining { next, since, .. } => {
+                let end = since.map(|since| since + self.timeout);
+                Some(end.map_or(*next, |end| end.min(*next)))
+            }
             Membership::Joined => {
                 let stalled = (self.operations.len() > 0).then(|| self.last_progress + self.timeout);
                 let pull =

@@ -125,6 +125,33 @@ impl BatchSocket {
     }
 }
 
+/// How often a call that fails is tried again before its error is taken for lasting: about a second.
+const MOST_FAILURES: u32 = 100;
+const FAILURE_PAUSE: Duration = Duration::from_millis(10);
+
+/// Keeps a loop from spinning on an error that does not pass.
+#[derive(Debug, Default)]
+pub struct Retries {
+    failures: u32,
+}
+
+impl Retries {
+    /// The call has worked.
+    pub const fn reset(&mut self) {
+        self.failures = 0;
+    }
+
+    /// The call has failed: waits a moment. `false`: it has failed so often in a row that it is no use to go on.
+    pub fn pause(&mut self) -> bool {
+        self.failures += 1;
+        if self.failures >= MOST_FAILURES {
+            return false;
+        }
+        std::thread::sleep(FAILURE_PAUSE);
+        true
+    }
+}
+
 /// How long a poll should wait for this: polls count whole milliseconds and round up, so what is due sooner than that is not
 /// waited for at all.
 #[must_use]
@@ -173,6 +200,15 @@ mod tests {
             }
         }
         all
+    }
+
+    #[test]
+    fn retries_end_and_a_success_renews_them() {
+        let mut retries = Retries { failures: MOST_FAILURES - 2 };
+        assert!(retries.pause());
+        assert!(!retries.pause() && !retries.pause());
+        retries.reset();
+        assert!(retries.pause());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use mio::{Events, Poll, Token, Waker};
 use xagg_proto::worker::{Buffer, Event, Failure, Stats, Waits, WorkerError};
 use xagg_proto::{Job, Time, Worker};
-use xagg_socket::{BatchSocket, poll_wait};
+use xagg_socket::{BatchSocket, Retries, poll_wait};
 use xagg_wire::Reduction;
 
 const SOCKET: Token = Token(0);
@@ -72,6 +72,7 @@ pub(crate) struct Driver {
     /// Packets to be sent; `unsent` bytes of it could not be yet.
     outgoing: Vec<u8>,
     unsent: usize,
+    retries: Retries,
     origin: Instant,
     closed: bool,
 }
@@ -106,6 +107,7 @@ impl Driver {
             snapshot,
             outgoing: vec![0; segments * packet_len],
             unsent: 0,
+            retries: Retries::default(),
             origin: Instant::now(),
             closed: false,
         })
@@ -167,14 +169,25 @@ impl Driver {
         }
     }
 
-    /// Receives a few batches; whether there may be more.
+    /// Receives a few batches; whether there may be more. A worker that has failed needs nothing more.
     fn receive(&mut self) -> bool {
         for _ in 0..BATCHES_A_TURN {
+            if self.worker.error().is_some() {
+                return false;
+            }
             let now = self.now();
             let worker = &mut self.worker;
             match self.socket.receive(|_, marked, datagram| worker.handle_datagram(now, marked, datagram)) {
-                Ok(0) => return false,
-                Ok(_) => {}
+                Ok(0) => {
+                    self.retries.reset();
+                    return false;
+                }
+                Ok(_) => self.retries.reset(),
+                Err(error) if is_transient(&error) => {
+                    if !self.retries.pause() {
+                        self.worker.handle_network_error(self.refusal(&error));
+                    }
+                }
                 Err(error) => self.handle_error(&error),
             }
         }
@@ -271,8 +284,7 @@ impl Driver {
         match error.kind() {
             ErrorKind::ConnectionRefused => self.worker.handle_unreachable(now),
             // A full queue on the way out is loss like any other.
-            ErrorKind::Interrupted | ErrorKind::OutOfMemory => {}
-            _ if error.raw_os_error() == Some(libc::ENOBUFS) => {}
+            _ if is_transient(error) => {}
             _ if error.raw_os_error() == Some(libc::EMSGSIZE) => {
                 self.worker.handle_network_error(format!(
                     "lanes = {} need an MTU of {} bytes on the whole path to {}, which is smaller: raise it on all \
@@ -280,12 +292,22 @@ impl Driver {
                     self.lanes, self.mtu, self.aggregator
                 ));
             }
-            _ => self.worker.handle_network_error(format!(
-                "the network refuses packets to {}: {error}. Is the address in the job file right, and is there a route to it?",
-                self.aggregator
-            )),
+            _ => self.worker.handle_network_error(self.refusal(error)),
         }
     }
+
+    fn refusal(&self, error: &io::Error) -> String {
+        format!(
+            "the network refuses packets to {}: {error}. Is the address in the job file right, and is there a route to it?",
+            self.aggregator
+        )
+    }
+}
+
+/// Whether an error is one of a moment without memory or room.
+fn is_transient(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::OutOfMemory)
+        || error.raw_os_error() == Some(libc::ENOBUFS)
 }
 
 #[cfg(test)]
@@ -320,5 +342,25 @@ mod tests {
         driver.handle_send_error(&io::Error::from_raw_os_error(libc::EIO));
         let error = driver.worker.error().expect("a single packet is refused").to_string();
         assert!(error.contains("the network refuses packets"), "{error}");
+    }
+
+    /// Puts something in the socket's place that is none, so that every call fails for ever.
+    fn break_socket(socket: &BatchSocket) {
+        use std::os::fd::AsRawFd;
+        let nothing = std::fs::File::open("/dev/null").expect("opens");
+        // SAFETY: both descriptors are open, and the socket's owner goes on to own its number.
+        let replaced = unsafe { libc::dup2(nothing.as_raw_fd(), socket.as_raw_fd()) };
+        assert_eq!(replaced, socket.as_raw_fd());
+    }
+
+    #[test]
+    fn a_socket_that_is_broken_for_good_is_an_error_and_no_busy_loop() {
+        let mut driver = driver();
+        break_socket(&driver.socket);
+        assert!(!driver.receive(), "there is nothing more to receive");
+        let error = driver.worker.error().expect("it has failed").to_string();
+        assert!(error.contains("rank 0") && error.contains("the network refuses packets"), "{error}");
+        assert!(!driver.receive() && !driver.transmit(), "nor to send");
+        assert_eq!(driver.wait(), LONGEST_WAIT);
     }
 }
