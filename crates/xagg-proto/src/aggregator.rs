@@ -66,6 +66,16 @@ pub enum AdmitError {
         /// Those of the jobs before.
         others: usize,
     },
+    /// The system refuses the memory.
+    #[error(
+        "the system has no {needed} bytes of memory for job {job}: lower gradient_elements or slots, raise the limit of this process (`ulimit -v`) if there is one, or use a server with more memory"
+    )]
+    OutOfMemory {
+        /// The job.
+        job: u32,
+        /// The bytes that it needs.
+        needed: u64,
+    },
     /// The table of jobs is full.
     #[error("an aggregator has room for {MAX_JOBS} jobs: start another one, on another port or server")]
     Full,
@@ -177,7 +187,8 @@ impl Aggregator {
             id: job.id,
             view: job.view,
             members: (0..).zip(&job.workers).map(member).collect(),
-            slots: Slots::new(job),
+            slots: Slots::new(job)
+                .ok_or(AdmitError::OutOfMemory { job: job.id, needed: memory_needed(job) })?,
             counters: [0; COUNTERS],
         };
         self.jobs.insert((job.id, job.view), admitted);

@@ -90,7 +90,7 @@ fn slots_map(skeleton: &XaggSkel<'_>, slots: u32) -> Result<MapHandle, KernelErr
     };
     let size = size_of::<types::slot>() as u32;
     MapHandle::create(MapType::Array, Some("xagg_slots"), 4, size, slots, &options)
-        .map_err(KernelError::of_load)
+        .map_err(|error| KernelError::of_map(error, u64::from(size) * u64::from(slots)))
 }
 
 /// As many entries of the interface as there are copies to make, each with the egress program.

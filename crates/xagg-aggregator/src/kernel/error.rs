@@ -27,6 +27,14 @@ pub enum KernelError {
         /// The last lines of what libbpf and the verifier said.
         log: String,
     },
+    /// The kernel has no memory for a job's slots.
+    #[error(
+        "the kernel has no {bytes} bytes of memory for the slots of a job (of one map of them): lower gradient_elements or slots, raise the limit of the memory cgroup if there is one, or use a server with more memory"
+    )]
+    OutOfMemory {
+        /// The bytes of the map that it refused.
+        bytes: u64,
+    },
     /// A map cannot be made, written or read.
     #[error("the kernel refuses access to a map of the program: {0}")]
     Map(#[source] libbpf_rs::Error),
@@ -101,6 +109,14 @@ pub enum KernelError {
 }
 
 impl KernelError {
+    /// An error of making a map of this many bytes.
+    pub(super) fn of_map(error: libbpf_rs::Error, bytes: u64) -> Self {
+        match error.kind() {
+            libbpf_rs::ErrorKind::OutOfMemory => Self::OutOfMemory { bytes },
+            _ => Self::of_load(error),
+        }
+    }
+
     /// An error of loading, told apart from missing permission.
     pub(super) fn of_load(error: libbpf_rs::Error) -> Self {
         if error.kind() == libbpf_rs::ErrorKind::PermissionDenied {

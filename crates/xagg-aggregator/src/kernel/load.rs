@@ -48,7 +48,7 @@ pub(super) fn lanes_map(lanes: usize, banks: u32) -> Result<MapHandle, KernelErr
     };
     let size = 4 * lanes as u32;
     MapHandle::create(MapType::Array, Some("xagg_sums"), 4, size, banks, &options)
-        .map_err(KernelError::of_load)
+        .map_err(|error| KernelError::of_map(error, u64::from(size) * u64::from(banks)))
 }
 
 /// Keeps what outlives the skeleton: the kernel keeps a program and its maps as long as a descriptor refers to them.

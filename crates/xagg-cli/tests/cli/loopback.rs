@@ -232,3 +232,21 @@ fn drops_are_counted_by_reason_with_what_they_mean() {
     assert!(status.contains("dropped: cookie"), "{status}");
     assert!(status.contains("cookie: a worker has a job file with another secret"), "{status}");
 }
+
+#[test]
+fn a_full_disk_is_an_error_and_no_panic() {
+    let job = JobFile::on_loopback(1, 5.0);
+    let _aggregator = job.running();
+    // Every write to this device ends as on a full disk.
+    let finished = finish(job.rank(0, &["--elements", "1000", "--output", "/dev/full"]));
+    expect_error(&finished, &["cannot write /dev/full", "No space left"]);
+
+    let job = JobFile::on_loopback(1, 5.0);
+    let _aggregator = job.running();
+    let mut rank = job.rank(0, &["--elements", "1000"]);
+    rank.stdout(std::fs::File::create("/dev/full").expect("opens"));
+    let finished = rank.stderr(std::process::Stdio::piped()).spawn().expect("starts");
+    let finished = finished.wait_with_output().expect("ends");
+    let stderr = String::from_utf8_lossy(&finished.stderr);
+    assert!(finished.status.code() == Some(1) && stderr.contains("No space left"), "{stderr}");
+}

@@ -81,6 +81,17 @@ fn slots_that_do_not_fit_are_refused_with_the_bytes_needed_and_free() {
     assert!(needed.is_some_and(|needed| needed >= 67_108_864 * 2 * 848 * 4), "{}", finished.stderr);
 }
 
+/// There is memory, but this process may not have it: found out when it is reserved, before the aggregator is ready.
+#[test]
+fn memory_that_the_system_refuses_is_an_error_with_the_bytes() {
+    const LIMIT: &str = "--as=536870912";
+    let job = JobFile::on_loopback(2, 5.0).replaced("slots = 3000", "slots = 400000");
+    let command = job.aggregator(&["--datapath", "udp"]);
+    let mut limited = Command::new("prlimit");
+    limited.arg(LIMIT).arg(command.get_program()).args(command.get_args());
+    expect_error(&finish(limited), &["the system has no", "bytes of memory for job 5", "lower", "ulimit"]);
+}
+
 #[test]
 fn an_unknown_interface_is_an_error_that_lists_the_others() {
     let job = JobFile::on_loopback(2, 5.0);

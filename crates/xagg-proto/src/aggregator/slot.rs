@@ -138,17 +138,22 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// The slots of a job, all empty. The system gives the memory of the lanes when it is first written.
-    pub fn new(job: &Job) -> Self {
+    /// The slots of a job, all empty; `None` if there is no memory for them. The system gives the memory of the lanes when it is
+    /// first written.
+    pub fn new(job: &Job) -> Option<Self> {
         let banks = 2 * job.slots as usize;
-        Self {
+        let lanes = banks.checked_mul(job.lanes)?;
+        // Asked for first, since `vec!` ends the process if it gets none.
+        Vec::<Bank>::new().try_reserve_exact(banks).ok()?;
+        Vec::<u32>::new().try_reserve_exact(lanes).ok()?;
+        Some(Self {
             slots: job.slots,
             lanes: job.lanes,
             workers: job.worker_count(),
             format: job.format,
             banks: vec![Bank::EMPTY; banks],
-            sums: vec![0; banks * job.lanes],
-        }
+            sums: vec![0; lanes],
+        })
     }
 
     /// How many slots there are.

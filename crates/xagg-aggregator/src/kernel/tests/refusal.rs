@@ -29,3 +29,16 @@ fn a_refusal_says_what_the_verifier_objects_to() {
     assert!(message.contains("--datapath udp"), "what to do: {message}");
     assert!(message.lines().count() <= 20, "only the end of the log: {message}");
 }
+
+#[test]
+fn memory_that_the_kernel_does_not_have_is_an_error_with_the_bytes() {
+    if skip_unless_root("memory_that_the_kernel_does_not_have_is_an_error_with_the_bytes") {
+        return;
+    }
+    // More than any machine has, which the check before admission keeps a job file from asking for.
+    let (lanes, banks) = (848, u32::MAX);
+    let error = load::lanes_map(lanes, banks).expect_err("14 terabytes");
+    let bytes = 4 * lanes as u64 * u64::from(banks);
+    assert!(matches!(error, KernelError::OutOfMemory { bytes: refused } if refused == bytes), "{error}");
+    assert!(error.to_string().contains(&format!("no {bytes} bytes")), "{error}");
+}
