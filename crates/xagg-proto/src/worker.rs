@@ -123,6 +123,8 @@ pub struct Worker {
     events: VecDeque<Event>,
     last_progress: Time,
     last_heard: Option<(Kind, Time)>,
+    /// Since when the network says that the aggregator's port is closed, unless something was heard from it since.
+    unreachable: Option<Time>,
     last_pending: Option<PendingReport>,
     waiting: Waiting,
     stats: Stats,
@@ -169,6 +171,7 @@ impl Worker {
             events: VecDeque::new(),
             last_progress: Time::ZERO,
             last_heard: None,
+            unreachable: None,
             last_pending: None,
             waiting: Waiting::new(rank),
             stats: Stats::default(),
@@ -237,7 +240,7 @@ impl Worker {
                 let pull =
                     (self.fragments.waiting() > 0).then(|| self.results.deadline(self.pull_patience()));
                 let send = self.may_send().then(|| self.pacer.next_token(self.pace()));
-                [stalled, pull, send, self.flight.deadline(), self.waiting.deadline()]
+                [stalled, pull, send, self.flight.deadline(), self.waiting.deadline(), self.end_of_doubt()]
                     .into_iter()
                     .flatten()
                     .min()
@@ -279,16 +282,27 @@ impl Worker {
             self.waiting.ask(sequence);
             self.pulls.push_back(sequence);
         }
-        if self.operations.len() > 0 && now.since(self.last_progress) >= self.timeout {
+        if self.end_of_doubt().is_some_and(|end| end <= now) {
+            self.fail(self.aggregator_lost(now, "has ended (its port is closed)"));
+        } else if self.operations.len() > 0 && now.since(self.last_progress) >= self.timeout {
             self.fail(self.stalled(now));
         }
     }
 
-    /// Nobody listens at the aggregator's port: the network has said so (ICMP). While joining it may just not be there yet.
+    /// Nobody listens at the aggregator's port: the network has said so (ICMP), or somebody has who knows the addresses only, since
+    /// such a message has no cookie. So it is a reason to ask, and silence after that is the answer. While joining, the
+    /// aggregator may just not be there yet.
     pub fn handle_unreachable(&mut self, now: Time) {
-        if matches!(self.membership, Membership::Joined) && self.operations.len() > 0 {
-            self.fail(self.aggregator_lost(now, "has ended (its port is closed)"));
+        let is_waiting = matches!(self.membership, Membership::Joined) && self.operations.len() > 0;
+        if is_waiting && self.unreachable.is_none() {
+            self.unreachable = Some(now);
+            self.results.restart_timer(now);
         }
+    }
+
+    /// When silence will have shown that the aggregator has ended.
+    fn end_of_doubt(&self) -> Option<Time> {
+        self.unreachable.map(|since| since + 2 * longest_silence(self.timeout))
     }
 
     /// The driver cannot go on; `reason` says what is wrong and what to do.

@@ -339,3 +339,20 @@ fn an_empty_operation_and_a_bad_weight_are_refused() {
     let outcomes = simulation.run(10 * SECONDS);
     assert_eq!(outcomes[0], [Err(WorkerError::Empty), Err(WorkerError::Weight(0))]);
 }
+
+/// Whoever knows the addresses can forge an ICMP message: it has no cookie.
+#[test]
+fn a_claim_that_the_port_is_closed_ends_nothing_while_the_aggregator_answers() {
+    for faults in [Faults::NONE, Faults::HARSH] {
+        let mut simulation = Simulation::new(job(2, 16, 4, 10.0), faults, 1);
+        simulation.submit(Duration::ZERO, 0, vec![1.0; 16 * 500], Reduction::Sum, 1);
+        simulation.submit(6 * SECONDS, 1, vec![2.0; 16 * 500], Reduction::Sum, 1);
+        // While rank 0 pushes, while it waits for rank 1, and while results come.
+        for number in 0..800 {
+            simulation.claim_unreachable(Duration::from_millis(10 * number), 0);
+        }
+        for outcome in simulation.run(60 * SECONDS) {
+            assert!(outcome == [Ok(vec![3.0; 16 * 500])], "{outcome:.200?}");
+        }
+    }
+}

@@ -33,6 +33,7 @@ enum Happening {
     ToWorker { rank: usize, payload: Vec<u8> },
     Wake { rank: usize },
     Submit { rank: usize, values: Vec<f32>, reduction: Reduction, weight: u32 },
+    Unreachable { rank: usize },
     Kill { rank: usize },
 }
 
@@ -114,6 +115,11 @@ impl Simulation {
     /// The rank's process ends once `after` has passed.
     pub fn kill(&mut self, after: Duration, rank: usize) {
         self.schedule(after, Happening::Kill { rank });
+    }
+
+    /// The network says to the rank, after `after`, that the aggregator's port is closed, which it is not.
+    pub fn claim_unreachable(&mut self, after: Duration, rank: usize) {
+        self.schedule(after, Happening::Unreachable { rank });
     }
 
     /// Everything for the rank is lost during this time.
@@ -208,6 +214,10 @@ impl Simulation {
                     Err(failure) => outcomes.push(Some(Err(failure.0))),
                 }
                 self.drive(rank, |_| ());
+            }
+            Happening::Unreachable { rank } => {
+                let now = self.now;
+                self.drive(rank, |worker| worker.handle_unreachable(now));
             }
             Happening::Kill { rank } => {
                 self.workers[rank] = None;
