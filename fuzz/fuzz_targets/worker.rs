@@ -59,9 +59,12 @@ fuzz_target!(|input: &[u8]| {
         let submitted = worker.submit(now, values, Reduction::Mean, 1);
         running.insert(submitted.unwrap_or_else(|failure| panic!("{}", failure.0)));
     }
-    // A byte of time before each packet.
+    // A byte before each packet: how much later it comes, and whether the network claims that nobody listens.
     for chunk in input.chunks_exact(1 + full_len(LANES)) {
-        now = now + Duration::from_millis(chunk[0].into());
+        now = now + Duration::from_millis((chunk[0] & 0x7f).into());
+        if chunk[0] & 0x80 != 0 {
+            worker.handle_unreachable(now);
+        }
         if worker.poll_timeout().is_some_and(|due| due <= now) {
             worker.handle_timeout(now);
         }

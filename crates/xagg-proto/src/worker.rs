@@ -123,7 +123,7 @@ pub struct Worker {
     events: VecDeque<Event>,
     last_progress: Time,
     last_heard: Option<(Kind, Time)>,
-    /// Since when the network says that the aggregator's port is closed, unless something was heard from it since.
+    /// Since when the network says that the aggregator cannot be reached, unless something was heard from it since.
     unreachable: Option<Time>,
     last_pending: Option<PendingReport>,
     waiting: Waiting,
@@ -283,14 +283,17 @@ impl Worker {
             self.pulls.push_back(sequence);
         }
         if self.end_of_doubt().is_some_and(|end| end <= now) {
-            self.fail(self.aggregator_lost(now, "has ended (its port is closed)"));
+            self.fail(self.aggregator_lost(
+                now,
+                "has ended or cannot be reached any more (the network says so, and it does not answer)",
+            ));
         } else if self.operations.len() > 0 && now.since(self.last_progress) >= self.timeout {
             self.fail(self.stalled(now));
         }
     }
 
-    /// Nobody listens at the aggregator's port: the network has said so (ICMP), or somebody has who knows the addresses only, since
-    /// such a message has no cookie. So it is a reason to ask, and silence after that is the answer. While joining, the
+    /// The aggregator cannot be reached, most likely since its port is closed: the network has said so (ICMP), or somebody has who
+    /// knows the addresses only, since such a message has no cookie. So it is a reason to ask, and silence after that is the answer. While joining, the
     /// aggregator may just not be there yet.
     pub fn handle_unreachable(&mut self, now: Time) {
         let is_waiting = matches!(self.membership, Membership::Joined) && self.operations.len() > 0;

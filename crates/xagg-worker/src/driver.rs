@@ -17,6 +17,8 @@ const SOCKET: Token = Token(0);
 const COMMANDS: Token = Token(1);
 /// Batches received, and sent, before the other gets its turn: receipts open the window, sending empties it.
 const BATCHES_A_TURN: usize = 4;
+/// How often in a row sending may fail with what an ICMP message can cause: an error of our own machine fails every time.
+const MOST_CLAIMS: u32 = 8;
 /// No poll is longer, whatever the state machine says.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
@@ -73,6 +75,7 @@ pub(crate) struct Driver {
     outgoing: Vec<u8>,
     unsent: usize,
     retries: Retries,
+    claims: u32,
     origin: Instant,
     closed: bool,
 }
@@ -108,6 +111,7 @@ impl Driver {
             outgoing: vec![0; segments * packet_len],
             unsent: 0,
             retries: Retries::default(),
+            claims: 0,
             origin: Instant::now(),
             closed: false,
         })
@@ -188,6 +192,7 @@ impl Driver {
                         self.worker.handle_network_error(self.refusal(&error));
                     }
                 }
+                Err(error) if is_claim(&error) => self.worker.handle_unreachable(now),
                 Err(error) => self.handle_error(&error),
             }
         }
@@ -204,9 +209,14 @@ impl Driver {
                 return false;
             }
             match self.socket.send(self.aggregator, &self.outgoing[..self.unsent], self.packet_len) {
-                Ok(true) => self.unsent = 0,
+                Ok(true) => (self.unsent, self.claims) = (0, 0),
                 // The poll tells when there is room again.
                 Ok(false) => return false,
+                Err(error) if is_claim(&error) && self.claims < MOST_CLAIMS => {
+                    self.claims += 1;
+                    let now = self.now();
+                    self.worker.handle_unreachable(now);
+                }
                 Err(error) => self.handle_send_error(&error),
             }
         }
@@ -280,9 +290,7 @@ impl Driver {
     }
 
     fn handle_error(&mut self, error: &io::Error) {
-        let now = self.now();
         match error.kind() {
-            ErrorKind::ConnectionRefused => self.worker.handle_unreachable(now),
             // A full queue on the way out is loss like any other.
             _ if is_transient(error) => {}
             _ if error.raw_os_error() == Some(libc::EMSGSIZE) => {
@@ -302,6 +310,22 @@ impl Driver {
             self.aggregator
         )
     }
+}
+
+/// Whether an ICMP message can have caused the error. Whoever forges one needs no cookie, so it is only a claim.
+fn is_claim(error: &io::Error) -> bool {
+    const OF_ICMP: [i32; 9] = [
+        libc::ECONNREFUSED,
+        libc::EHOSTUNREACH,
+        libc::ENETUNREACH,
+        libc::EHOSTDOWN,
+        libc::ENONET,
+        libc::ENOPROTOOPT,
+        libc::EOPNOTSUPP,
+        libc::EPROTO,
+        libc::EMSGSIZE,
+    ];
+    error.raw_os_error().is_some_and(|code| OF_ICMP.contains(&code))
 }
 
 /// Whether an error is one of a moment without memory or room.
