@@ -2,18 +2,19 @@
 //! the network namespace and leaves nothing behind.
 
 use std::collections::BTreeMap;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, Read, Write};
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{self as unix, UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::{Deserialize, Serialize};
+use socket2::{Domain, SockAddr, Socket, Type};
 use thiserror::Error;
 use xagg_proto::Job;
 use xagg_proto::aggregator::memory_needed;
@@ -169,15 +170,38 @@ pub fn running() -> Vec<SocketAddr> {
 /// [`QueryError`].
 pub fn query(address: SocketAddr) -> Result<Status, QueryError> {
     let silent = |reason| QueryError::Silent { address, reason };
-    let name = socket_name(address).map_err(silent)?;
-    let stream = UnixStream::connect_addr(&name).map_err(|error| match error.kind() {
+    let stream = connect(address).map_err(|error| match error.kind() {
         io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => QueryError::Nobody { address },
         _ => silent(error),
     })?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(silent)?;
-    let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line).map_err(silent)?;
-    serde_json::from_str(&line).map_err(|error| silent(error.into()))
+    let line = read_line(stream).map_err(silent)?;
+    serde_json::from_slice(&line).map_err(|error| silent(error.into()))
+}
+
+fn connect(address: SocketAddr) -> io::Result<UnixStream> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    // Connecting waits too, while the queue of an aggregator that does nothing is full.
+    socket.set_write_timeout(Some(PATIENCE))?;
+    socket.connect(&SockAddr::unix(format!("\0{SOCKET_PREFIX}{address}"))?)?;
+    Ok(OwnedFd::from(socket).into())
+}
+
+/// All of it within [`PATIENCE`]: whoever has the name may not be an aggregator.
+fn read_line(mut stream: UnixStream) -> io::Result<Vec<u8>> {
+    let end = Instant::now() + PATIENCE;
+    let (mut line, mut part) = (vec![], [0; 4096]);
+    while !line.ends_with(b"\n") {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut part)? {
+            0 => break,
+            count => line.extend_from_slice(&part[..count]),
+        }
+    }
+    Ok(line)
 }
 
 const SOCKET_PREFIX: &str = "xagg-aggregator-";
@@ -234,5 +258,31 @@ fn serve_next(listener: &UnixListener, status: &impl Fn() -> Status) {
         let _sent = stream
             .set_write_timeout(Some(PATIENCE))
             .and_then(|()| stream.write_all(format!("{answer}\n").as_bytes()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_has_the_name_and_does_not_answer_is_not_waited_for_long() {
+        let address = format!("127.94.{}.1:9700", std::process::id() % 256).parse().expect("an address");
+        let listener = UnixListener::bind_addr(&socket_name(address).expect("a name")).expect("binds");
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            // A little of an answer, again and again.
+            scope.spawn(|| {
+                let (mut stream, _) = listener.accept().expect("somebody asks");
+                while !stop.load(Ordering::Relaxed) && stream.write_all(b" ").is_ok() {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+            });
+            let begin = Instant::now();
+            let error = query(address).expect_err("no answer");
+            assert!(matches!(error, QueryError::Silent { .. }), "{error}");
+            assert!(begin.elapsed() < 2 * PATIENCE);
+            stop.store(true, Ordering::Relaxed);
+        });
     }
 }
