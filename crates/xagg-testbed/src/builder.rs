@@ -91,9 +91,10 @@ impl Builder {
     /// Makes it. What has been made when something fails is removed.
     ///
     /// # Errors
-    /// What the system's tools say.
+    /// A rate for a worker that is not there; what the system's tools say.
     pub fn build(&self) -> Result<Testbed, ShellError> {
         static TESTBEDS: AtomicU32 = AtomicU32::new(0);
+        self.check()?;
         Testbed::remove_stale();
         let id = format!("{PREFIX}{}-{}", std::process::id(), TESTBEDS.fetch_add(1, Ordering::Relaxed));
         let switch = Node::create(format!("{id}-sw"), std::net::Ipv4Addr::UNSPECIFIED, String::new(), false)?;
@@ -121,6 +122,17 @@ impl Builder {
 
     const fn properties(&self, queues: usize) -> Properties {
         Properties { mtu: self.mtu, offloads: self.offloads, ipv6: self.ipv6, queues }
+    }
+
+    fn check(&self) -> Result<(), ShellError> {
+        let (last, workers) = (self.worker_rates.keys().next_back(), self.workers);
+        match last {
+            Some(&rank) if rank >= workers => Err(ShellError::Invalid(format!(
+                "a rate for worker {rank}: the testbed has {workers}, 0 to {}",
+                workers.saturating_sub(1)
+            ))),
+            _ => Ok(()),
+        }
     }
 
     fn connect_worker(&self, bed: &Testbed, rank: usize) -> Result<(), ShellError> {

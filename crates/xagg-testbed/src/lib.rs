@@ -96,12 +96,13 @@ impl Testbed {
         run("ip", &["-n", self.switch.name(), "link", "set", node.port(), "up"])
     }
 
-    /// Removes what processes have left that did not live to remove it.
+    /// Removes what processes have left that did not live to remove it: namespaces, and the processes in them.
     pub fn remove_stale() {
         for name in namespace::existing() {
             let creator =
                 name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
             if creator.is_some_and(|pid| !std::path::Path::new(&format!("/proc/{pid}")).exists()) {
+                namespace::end_processes(&name);
                 let _gone_already = run("ip", &["netns", "delete", &name]);
             }
         }

@@ -1,8 +1,10 @@
 //! Links: veth pairs between nodes and the switch, their offloads, rates and losses.
 
+use std::io;
+
 use crate::namespace::Node;
 use crate::rate::Rate;
-use crate::shell::{ShellError, output, run, run_with_input};
+use crate::shell::{ShellError, run, run_with_input};
 
 /// What every link is made with.
 #[derive(Clone, Copy, Debug)]
@@ -14,15 +16,21 @@ pub(crate) struct Properties {
     pub queues: usize,
 }
 
-/// Packets of a node's interface.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What a node's interface has counted. A frame that is longer than the MTU, see [`crate::Builder::offloads`], is one packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counters {
-    /// Received.
+    /// Packets received.
     pub received: u64,
-    /// Sent.
-    pub sent: u64,
-    /// Dropped on the way in.
+    /// Bytes received, with Ethernet headers.
+    pub received_bytes: u64,
+    /// Packets dropped on the way in.
     pub receive_drops: u64,
+    /// Packets sent.
+    pub sent: u64,
+    /// Bytes sent; veth counts them without Ethernet headers where frames are not longer than the MTU.
+    pub sent_bytes: u64,
+    /// Packets dropped on the way out.
+    pub send_drops: u64,
 }
 
 /// Connects a node to the switch's bridge.
@@ -131,19 +139,61 @@ impl Node {
     /// What the node's interface has counted.
     ///
     /// # Errors
-    /// What `ip` says.
+    /// What the system says.
     pub fn counters(&self) -> Result<Counters, ShellError> {
-        let text = output("ip", &["-n", self.name(), "-s", "link", "show", "dev", Self::INTERFACE])?;
-        let numbers = |line: Option<&str>| -> Vec<u64> {
-            line.unwrap_or("").split_whitespace().filter_map(|word| word.parse().ok()).collect()
+        let what = || format!("reading the counters of {} in {}", Self::INTERFACE, self.name());
+        // That of the thread: the process is in another namespace.
+        let table = self.enter(|| std::fs::read_to_string("/proc/thread-self/net/dev"));
+        let table = table.map_err(|reason| ShellError::System { what: what(), reason })?;
+        Counters::parse(&table, Self::INTERFACE)
+            .ok_or_else(|| ShellError::System { what: what(), reason: io::ErrorKind::InvalidData.into() })
+    }
+}
+
+impl Counters {
+    /// Reads an interface's line of `/proc/net/dev`: eight numbers of what came in, then eight of what went out.
+    fn parse(table: &str, interface: &str) -> Option<Self> {
+        let mut lines = table.lines().filter_map(|line| line.trim_start().strip_prefix(interface));
+        let numbers = lines.find_map(|line| line.strip_prefix(':'))?;
+        let numbers: Vec<u64> = numbers.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
+        let [received_bytes, received, _, receive_drops, _, _, _, _, sent_bytes, sent, _, send_drops, ..] =
+            numbers[..]
+        else {
+            return None;
         };
-        let mut lines = text.lines();
-        let mut after = |word: &str| {
-            lines.by_ref().find(|line| line.trim_start().starts_with(word));
-            numbers(lines.next())
+        Some(Self { received, received_bytes, receive_drops, sent, sent_bytes, send_drops })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &str = "\
+Inter-|   Receive                                                |  Transmit
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
+    lo:       0       0    0    0    0     0          0         0        0       0    0    0    0     0       0          0
+ eth01:     101     102  103  104  105   106        107       108      109     110  111  112  113   114     115        116
+  eth0:1         2       3    4    5     6          7         8        9       10   11   12   13    14      15         16
+";
+
+    #[test]
+    fn counters_are_read_from_the_line_of_the_interface() {
+        let expected = Counters {
+            received_bytes: 1,
+            received: 2,
+            receive_drops: 4,
+            sent_bytes: 9,
+            sent: 10,
+            send_drops: 12,
         };
-        let (received, sent) = (after("RX:"), after("TX:"));
-        let at = |numbers: &[u64], index: usize| numbers.get(index).copied().unwrap_or(0);
-        Ok(Counters { received: at(&received, 1), sent: at(&sent, 1), receive_drops: at(&received, 3) })
+        assert_eq!(Counters::parse(TABLE, "eth0"), Some(expected));
+    }
+
+    #[test]
+    fn what_is_not_there_or_not_numbers_is_not_counted_as_nothing() {
+        assert_eq!(Counters::parse(TABLE, "eth"), None);
+        assert_eq!(Counters::parse("eth0: 1 2 3", "eth0"), None);
+        assert_eq!(Counters::parse(&TABLE.replace("12", "many"), "eth0"), None);
     }
 }

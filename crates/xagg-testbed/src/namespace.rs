@@ -6,8 +6,10 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use nix::sched::{CloneFlags, setns};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
-use crate::shell::{ShellError, run};
+use crate::shell::{ShellError, output, run};
 
 /// A namespace, which is removed when this is dropped.
 #[derive(Debug)]
@@ -126,4 +128,12 @@ pub(crate) fn existing() -> Vec<String> {
     let entries = std::fs::read_dir("/var/run/netns").into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     names.filter(|name| name.starts_with(crate::PREFIX)).collect()
+}
+
+/// Kills the processes in a namespace: they would keep it, and its interfaces, although its name is gone.
+pub(crate) fn end_processes(name: &str) {
+    let pids = output("ip", &["netns", "pids", name]).unwrap_or_default();
+    for pid in pids.split_whitespace().filter_map(|pid| pid.parse().ok()) {
+        let _gone_already = kill(Pid::from_raw(pid), Signal::SIGKILL);
+    }
 }

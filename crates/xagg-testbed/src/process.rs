@@ -1,4 +1,4 @@
-//! Processes of a testbed: stopped by pid when dropped, their output kept.
+//! Processes of a testbed: stopped by pid when dropped, with all that they started, their output kept.
 
 use std::fs::File;
 use std::io;
@@ -7,13 +7,17 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
-/// A running process, the head of a process group of its own.
+/// A running process, the head of a process group of its own. When it has ended, what it left running in its group is killed.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
+    /// Set once it has been reaped: its id may be another's from then on.
+    ended: Option<ExitStatus>,
     stdout: File,
     stderr: File,
 }
@@ -42,7 +46,7 @@ impl Process {
             .stderr(stderr.try_clone()?)
             .process_group(0)
             .spawn()?;
-        Ok(Self { child, stdout, stderr })
+        Ok(Self { child, ended: None, stdout, stderr })
     }
 
     /// Its process id.
@@ -54,9 +58,34 @@ impl Process {
     /// Sends a signal to it and its children.
     ///
     /// # Errors
-    /// What the system says.
+    /// What the system says; that there is no such process, if it was seen to end.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
-        Ok(killpg(Pid::from_raw(self.child.id().cast_signed()), signal)?)
+        if self.ended.is_some() {
+            return Err(Errno::ESRCH.into());
+        }
+        Ok(killpg(self.id(), signal)?)
+    }
+
+    fn id(&self) -> Pid {
+        Pid::from_raw(self.child.id().cast_signed())
+    }
+
+    /// Its status, if it has ended. Its group is killed before it is reaped: as long as it is a zombie nobody else has its id.
+    fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
+        if self.ended.is_none() {
+            let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+            if waitid(Id::Pid(self.id()), flags)? != WaitStatus::StillAlive {
+                self.end()?;
+            }
+        }
+        Ok(self.ended)
+    }
+
+    /// Kills the group and reaps the process.
+    fn end(&mut self) -> io::Result<()> {
+        let _gone_already = killpg(self.id(), Signal::SIGKILL);
+        self.ended = Some(self.child.wait()?);
+        Ok(())
     }
 
     /// What it has written to stdout so far.
@@ -82,7 +111,7 @@ impl Process {
     pub fn wait_for_output(&mut self, text: &str, timeout: Duration) -> io::Result<()> {
         let deadline = Instant::now() + timeout;
         loop {
-            let ended = self.child.try_wait()?.is_some();
+            let ended = self.try_wait()?.is_some();
             if self.stdout()?.contains(text) {
                 return Ok(());
             }
@@ -102,7 +131,7 @@ impl Process {
     pub fn wait(&mut self, timeout: Duration) -> io::Result<Finished> {
         let deadline = Instant::now() + timeout;
         loop {
-            if let Some(status) = self.child.try_wait()? {
+            if let Some(status) = self.try_wait()? {
                 return Ok(Finished { status, stdout: self.stdout()?, stderr: self.stderr()? });
             }
             if Instant::now() >= deadline {
@@ -119,9 +148,8 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        if matches!(self.child.try_wait(), Ok(None)) {
-            let _gone_already = self.signal(Signal::SIGKILL);
-            let _reaped = self.child.wait();
+        if self.ended.is_none() {
+            let _reaped = self.end();
         }
     }
 }

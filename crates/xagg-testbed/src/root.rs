@@ -23,7 +23,8 @@ pub fn skip_unless_root(test: &str) -> bool {
         "{test} needs root, and XAGG_REQUIRE_ROOT is set"
     );
     let line = format!("SKIPPED {test}: needs root");
-    eprintln!("{line}");
+    // Not with `eprintln`, whose output the test harness keeps to itself when a test succeeds.
+    let _best_effort = writeln!(std::io::stderr(), "{line}");
     if let Some(path) = std::env::var_os("XAGG_SKIP_LOG") {
         let log = std::fs::OpenOptions::new().create(true).append(true).open(path);
         let _best_effort = log.and_then(|mut log| writeln!(log, "{line}"));

@@ -24,6 +24,9 @@ pub enum ShellError {
         /// What it wrote to stderr.
         stderr: String,
     },
+    /// What was asked for cannot be.
+    #[error("{0}")]
+    Invalid(String),
     /// The system refuses.
     #[error("{what}: {reason}")]
     System {

@@ -1,7 +1,9 @@
-//! What the testbed promises. All of it needs root.
+//! What the testbed promises. Nearly all of it needs root.
 
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::time::{Duration, Instant};
 
 use xagg_testbed::{Node, Process, Rate, Testbed, skip_unless_root};
@@ -14,6 +16,17 @@ fn namespaces_of(bed_name: &str) -> usize {
 /// `xagg-PID-NUMBER-` of the node's testbed.
 fn bed_name(node: &Node) -> String {
     node.name().rsplit_once('-').expect("a name with parts").0.to_owned() + "-"
+}
+
+/// Whether a process ends soon.
+fn ends(pid: u32) -> bool {
+    let state = format!("/proc/{pid}/stat");
+    // One that nobody has reaped yet is a zombie.
+    let ended = || std::fs::read_to_string(&state).map_or(true, |text| text.contains(") Z "));
+    (0..100).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        ended()
+    })
 }
 
 /// Sends datagrams of `len` bytes from one node to another; how many arrive.
@@ -40,6 +53,14 @@ fn exchange_with(from: &Node, to: &Node, address: IpAddr, len: usize, count: usi
     arrived
 }
 
+/// The MTU that one node's system knows for the way to another.
+fn path_mtu(from: &Node, to: &Node) -> usize {
+    let socket = from.enter(|| UdpSocket::bind("0.0.0.0:0")).expect("binds");
+    socket.connect((to.address(), 9999)).expect("connects");
+    let mtu = nix::sys::socket::getsockopt(&socket, nix::sys::socket::sockopt::IpMtu).expect("is known");
+    usize::try_from(mtu).expect("not negative")
+}
+
 #[test]
 fn nodes_reach_each_other_at_the_full_mtu() {
     if skip_unless_root("nodes_reach_each_other_at_the_full_mtu") {
@@ -47,9 +68,33 @@ fn nodes_reach_each_other_at_the_full_mtu() {
     }
     for mtu in [1500, 3498] {
         let bed = Testbed::builder().workers(2).mtu(mtu).build().expect("builds");
+        for node in [bed.worker(0), bed.aggregator(0)] {
+            assert_eq!(path_mtu(node, bed.worker(1)), mtu, "else what arrives may have come in pieces");
+        }
         assert_eq!(exchange(bed.worker(0), bed.aggregator(0), mtu - 28, 10), 10);
         assert_eq!(exchange(bed.aggregator(0), bed.worker(1), mtu - 28, 10), 10);
     }
+}
+
+/// What one node sends another over TCP for a while, in Mbit/s.
+fn blast(from: &Node, to: &Node) -> f64 {
+    let listener = to.enter(|| TcpListener::bind((to.address(), 9998))).expect("binds");
+    let mut sender = from.enter(|| TcpStream::connect((to.address(), 9998))).expect("connects");
+    let (mut receiver, _) = listener.accept().expect("accepts");
+    let stop = Instant::now() + Duration::from_millis(600);
+    sender.set_write_timeout(Some(Duration::from_millis(100))).expect("a timeout");
+    let sending = std::thread::spawn(move || {
+        while Instant::now() < stop {
+            let _full = std::io::Write::write(&mut sender, &[0; 65536]);
+        }
+    });
+    receiver.set_read_timeout(Some(Duration::from_secs(2))).expect("a timeout");
+    let (start, mut bytes, mut buffer) = (Instant::now(), 0, vec![0; 65536]);
+    while let Ok(count @ 1..) = receiver.read(&mut buffer) {
+        bytes += count;
+    }
+    sending.join().expect("no panic");
+    bytes as f64 * 8e-6 / start.elapsed().as_secs_f64()
 }
 
 #[test]
@@ -67,29 +112,32 @@ fn nodes_reach_each_other_over_ipv6_if_they_are_to() {
 }
 
 #[test]
-fn rates_hold_in_both_directions() {
-    if skip_unless_root("rates_hold_in_both_directions") {
+fn a_workers_rate_holds_in_both_directions() {
+    if skip_unless_root("a_workers_rate_holds_in_both_directions") {
         return;
     }
     let bed = Testbed::builder().workers(2).worker_rate(0, Rate::mbit(100)).build().expect("builds");
     for (from, to) in [(bed.worker(0), bed.worker(1)), (bed.worker(1), bed.worker(0))] {
-        let listener = to.enter(|| TcpListener::bind((to.address(), 9998))).expect("binds");
-        let mut sender = from.enter(|| TcpStream::connect((to.address(), 9998))).expect("connects");
-        let (mut receiver, _) = listener.accept().expect("accepts");
-        let stop = Instant::now() + Duration::from_millis(600);
-        sender.set_write_timeout(Some(Duration::from_millis(100))).expect("a timeout");
-        let sending = std::thread::spawn(move || {
-            while Instant::now() < stop {
-                let _full = std::io::Write::write(&mut sender, &[0; 65536]);
-            }
-        });
-        let (start, mut bytes, mut buffer) = (Instant::now(), 0, vec![0; 65536]);
-        while let Ok(count @ 1..) = receiver.read(&mut buffer) {
-            bytes += count;
-        }
-        sending.join().expect("no panic");
-        let megabits = bytes as f64 * 8e-6 / start.elapsed().as_secs_f64();
+        let megabits = blast(from, to);
         assert!((20.0..130.0).contains(&megabits), "{megabits} Mbit/s through a link of 100");
+    }
+}
+
+#[test]
+fn an_aggregators_rate_holds_in_both_directions() {
+    if skip_unless_root("an_aggregators_rate_holds_in_both_directions") {
+        return;
+    }
+    let bed = Testbed::builder()
+        .workers(2)
+        .rate(Rate::mbit(100))
+        .worker_rate(0, Rate::mbit(1000))
+        .worker_rate(1, Rate::mbit(1000))
+        .build()
+        .expect("builds");
+    for (from, to) in [(bed.worker(0), bed.aggregator(0)), (bed.aggregator(0), bed.worker(0))] {
+        let megabits = blast(from, to);
+        assert!((20.0..130.0).contains(&megabits), "{megabits} Mbit/s through an aggregator's link of 100");
     }
 }
 
@@ -153,8 +201,13 @@ fn what_a_dead_process_left_is_removed() {
     dead.wait().expect("ends");
     let added = std::process::Command::new("ip").args(["netns", "add", &name]).status().expect("runs");
     assert!(added.success());
+    let mut orphan = std::process::Command::new("ip");
+    orphan.args(["netns", "exec", &name, "sh", "-c", "echo ready; exec sleep 60"]);
+    let mut orphan = Process::spawn(orphan).expect("starts");
+    orphan.wait_for_output("ready", Duration::from_secs(5)).expect("is inside");
     Testbed::remove_stale();
     assert_eq!(namespaces_of(&name), 0);
+    assert!(!orphan.wait(Duration::from_secs(5)).expect("ends").status.success());
 }
 
 #[test]
@@ -172,4 +225,74 @@ fn output_is_kept_and_waiting_is_bounded() {
     let finished = process.wait(Duration::from_secs(5)).expect("ends");
     assert!(!finished.status.success());
     assert!(finished.stderr.contains(&bed.worker(0).address().to_string()), "{}", finished.stderr);
+}
+
+#[test]
+fn what_a_process_leaves_running_ends_with_it() {
+    if skip_unless_root("what_a_process_leaves_running_ends_with_it") {
+        return;
+    }
+    let bed = Testbed::builder().workers(1).aggregators(0).build().expect("builds");
+    let mut command = bed.worker(0).command("sh");
+    command.args(["-c", "sleep 60 & echo $!"]);
+    let mut process = Process::spawn(command).expect("starts");
+    let left = process.wait(Duration::from_secs(5)).expect("ends").stdout;
+    assert!(ends(left.trim().parse().expect("a pid")), "what {left} was in has ended");
+    let error =
+        process.signal(nix::sys::signal::Signal::SIGTERM).expect_err("its id may be another's by now");
+    assert_eq!(error.raw_os_error(), Some(nix::errno::Errno::ESRCH as i32));
+}
+
+#[test]
+fn counters_count_and_without_offloads_no_frame_exceeds_the_mtu() {
+    if skip_unless_root("counters_count_and_without_offloads_no_frame_exceeds_the_mtu") {
+        return;
+    }
+    for offloads in [true, false] {
+        let bed = Testbed::builder().workers(2).offloads(offloads).build().expect("builds");
+        let (from, to) = (bed.worker(0), bed.worker(1));
+        let before = to.counters().expect("reads");
+        assert!(blast(from, to) > 0.0);
+        let (sent, received) = (from.counters().expect("reads"), to.counters().expect("reads"));
+        let bytes = received.received_bytes - before.received_bytes;
+        let frames = received.received - before.received;
+        // The switch may add a few frames of its own.
+        assert!(sent.sent.abs_diff(frames) < 50, "{sent:?}, {received:?}");
+        assert_eq!(
+            bytes / frames <= 1514,
+            !offloads,
+            "{frames} frames of {bytes} bytes, offloads {offloads}"
+        );
+    }
+}
+
+#[test]
+fn a_rate_for_a_worker_that_is_not_there_is_an_error() {
+    let error = Testbed::builder().workers(2).worker_rate(2, Rate::mbit(1)).build().expect_err("no rank 2");
+    assert!(error.to_string().contains("worker 2") && error.to_string().contains("0 to 1"), "{error}");
+}
+
+#[test]
+fn skips_are_loud_and_logged_and_can_be_forbidden() {
+    if skip_unless_root("skips_are_loud_and_logged_and_can_be_forbidden") {
+        return;
+    }
+    const TEST: &str = "what_a_dead_process_left_is_removed";
+    // A copy that nobody may run, wherever the original is.
+    let folder = tempfile::tempdir().expect("a folder");
+    let (copy, log) = (folder.path().join("tests"), folder.path().join("log"));
+    std::fs::copy(std::env::current_exe().expect("is known"), &copy).expect("copies");
+    std::fs::write(&log, "").expect("writes");
+    for (path, mode) in [(folder.path(), 0o755), (&*copy, 0o755), (&*log, 0o666)] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("sets");
+    }
+    let mut as_nobody = std::process::Command::new(copy);
+    as_nobody.args(["--exact", TEST]).uid(65534).gid(65534).current_dir("/").env("XAGG_SKIP_LOG", &log);
+    let skipped = as_nobody.env_remove("XAGG_REQUIRE_ROOT").output().expect("runs");
+    let line = format!("SKIPPED {TEST}: needs root\n");
+    assert!(skipped.status.success());
+    assert_eq!(String::from_utf8_lossy(&skipped.stderr), line, "also without --nocapture");
+    assert_eq!(std::fs::read_to_string(&log).expect("reads"), line);
+    let forbidden = as_nobody.env("XAGG_REQUIRE_ROOT", "1").output().expect("runs");
+    assert!(!forbidden.status.success());
 }
