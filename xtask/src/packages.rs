@@ -11,7 +11,7 @@ use crate::shell;
 pub const BUILD: &[&str] =
     &["clang", "gcc", "git", "libc6-dev", "libelf-dev", "llvm", "make", "pkg-config", "zlib1g-dev"];
 /// What makes network namespaces; of use to root only.
-pub const NETWORK: &[&str] = &["ethtool", "iproute2", "iputils-ping", "nftables"];
+pub const NETWORK: &[&str] = &["ethtool", "iproute2", "iputils-ping"];
 /// PyTorch. With OpenBLAS it trains twice as fast as with the BLAS that it comes with.
 pub const PYTORCH: &[&str] =
     &["libopenblas0-pthread", "python3", "python3-numpy", "python3-torch", "python3-venv"];

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use xagg_aggregator::Datapath;
 use xagg_testbed::exact::{exact_sum, integers};
 use xagg_testbed::{Testbed, skip_unless_root};
+use xagg_wire::Family;
 use xagg_worker::handle::Outcome;
 use xagg_worker::{Client, Reduction};
 
@@ -21,7 +22,7 @@ const LENGTH: usize = 100_000;
 /// The error of a rank whose partner never comes, and whose aggregator is treated like this.
 fn error_after(datapath: Datapath, restart: bool) -> (String, Duration) {
     let bed = Testbed::builder().workers(2).build().expect("builds");
-    let job = common::job(2, 352, 100, TIMEOUT_SECONDS);
+    let job = common::job(Family::V4, 2, 352, 100, TIMEOUT_SECONDS);
     let aggregator = common::aggregator(&bed, &job, datapath);
     let client = bed.worker(0).enter(|| Client::connect(&job, 0)).expect("joins");
     let handle = client.all_reduce(vec![1.0; 10_000], Reduction::Sum);
@@ -66,7 +67,7 @@ fn an_aggregator_that_has_ended_is_noticed_at_once_on_every_datapath() {
 /// Rank 1's link goes down while both ranks sum, and comes up again after this time, if ever; what the ranks' operations end with.
 fn through_a_partition(datapath: Datapath, timeout_seconds: f64, heals_after: Option<Duration>) -> Vec<Outcome> {
     let bed = Testbed::builder().workers(2).build().expect("builds");
-    let job = common::job(2, 352, 3000, timeout_seconds);
+    let job = common::job(Family::V4, 2, 352, 3000, timeout_seconds);
     let _aggregator = common::aggregator(&bed, &job, datapath);
     common::as_every_rank(&bed, &job, |rank, client| {
         let first = client.all_reduce(integers(rank, LENGTH), Reduction::Sum);

@@ -104,7 +104,13 @@ impl Builder {
         for hook in ["iptables", "ip6tables", "arptables"] {
             switch.set_sysctl(&format!("net/bridge/bridge-nf-call-{hook}"), "0")?;
         }
-        let mut bed = Testbed { switch, workers: vec![], aggregators: vec![] };
+        let mut bed = Testbed {
+            #[cfg(feature = "faults")]
+            injectors: crate::faults::Injectors::default(),
+            switch,
+            workers: vec![],
+            aggregators: vec![],
+        };
         for rank in 0..self.workers {
             let (name, port) = (format!("{id}-w{rank}"), format!("w{rank}"));
             let node = Node::create(name, worker_address(rank), port, self.ipv6)?;

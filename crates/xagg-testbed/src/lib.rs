@@ -1,14 +1,16 @@
 //! Network namespaces for tests, demo and benchmarks: workers, aggregators and a switch between them, on one machine.
 //!
 //! Every node is a namespace with one interface, `eth0`, which is one end of a veth pair; the other end is a port of a
-//! Linux bridge in the switch's namespace. Links can be given a rate in both directions and lose packets. Needs root, and `ip`,
-//! `tc`, `ethtool` and `nft`.
+//! Linux bridge in the switch's namespace. Links can be given a rate in both directions, and lose, repeat,
+//! damage, reorder and mark packets (feature `faults`, on by default). Needs root, and `ip`, `tc` and `ethtool`.
 //!
 //! What is particular about veth and XDP: frames that a program sends out of a veth arrive only if the other end has NAPI,
 //! which GRO gives it; and they bypass the queueing discipline, so an aggregator's rate is limited at the switch's port.
 
 mod builder;
 pub mod exact;
+#[cfg(feature = "faults")]
+mod faults;
 mod flood;
 mod link;
 mod namespace;
@@ -20,6 +22,8 @@ mod shell;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 pub use builder::Builder;
+#[cfg(feature = "faults")]
+pub use faults::{Direction, Done, Faults, LossBurst, Queue, Reorder};
 pub use flood::{Burst, Flood, Flooded};
 pub use link::Counters;
 pub use namespace::Node;
@@ -36,6 +40,9 @@ const PREFIX: &str = "xagg-";
 /// A set of namespaces; dropping it removes them, and with them all links, rates and rules.
 #[derive(Debug)]
 pub struct Testbed {
+    /// First, so that what holds on to the switch is gone before it.
+    #[cfg(feature = "faults")]
+    injectors: faults::Injectors,
     switch: Node,
     workers: Vec<Node>,
     aggregators: Vec<Node>,
@@ -70,14 +77,6 @@ impl Testbed {
     #[must_use]
     pub fn aggregator(&self, index: usize) -> &Node {
         &self.aggregators[index]
-    }
-
-    /// Loses packets at random on a node's link: so many of 1000 on their way to the node, and from it. 0 stops it.
-    ///
-    /// # Errors
-    /// What `nft` says.
-    pub fn set_loss(&self, node: &Node, to_permille: u32, from_permille: u32) -> Result<(), ShellError> {
-        link::set_loss(&self.switch, node, to_permille, from_permille)
     }
 
     /// Takes a node's link down.

@@ -1,4 +1,4 @@
-//! Links: veth pairs between nodes and the switch, their offloads, rates and losses.
+//! Links: veth pairs between nodes and the switch, their offloads, rates and counters.
 
 use std::io;
 
@@ -49,6 +49,8 @@ pub(crate) fn connect(
         node.name()
     );
     run_with_input("ip", &["-n", switch.name(), "-batch", "-"], &link)?;
+    // Where faults and an aggregator's rate are attached.
+    run("tc", &["-n", switch.name(), "qdisc", "add", "dev", port, "clsact"])?;
     let mut ends = format!("addr add {}/16 dev {interface}\nlink set {interface} up\n", node.address());
     if properties.ipv6 {
         // Nobody else has it, so there is no need to wait until that is found out.
@@ -99,8 +101,7 @@ pub(crate) fn limit_aggregator(switch: &Node, node: &Node, rate: Rate) -> Result
     run_with_input("ip", &["-n", switch.name(), "-batch", "-"], &setup)?;
     add_bucket(switch, &intermediate, rate)?;
     let redirect = format!(
-        "qdisc add dev {port} handle ffff: ingress\n\
-         filter add dev {port} parent ffff: protocol all u32 match u32 0 0 action mirred egress redirect dev {intermediate}\n"
+        "filter add dev {port} ingress pref 2 protocol all u32 match u32 0 0 action mirred egress redirect dev {intermediate}\n"
     );
     run_with_input("tc", &["-n", switch.name(), "-batch", "-"], &redirect)
 }
@@ -112,27 +113,6 @@ fn add_bucket(node: &Node, device: &str, rate: Rate) -> Result<(), ShellError> {
     let bucket =
         ["qdisc", "add", "dev", device, "root", "tbf", "rate", &rate, "burst", &burst, "latency", "25ms"];
     run("tc", &[&["-n", node.name()], bucket.as_slice()].concat())
-}
-
-/// Replaces the rules that lose packets on a node's link.
-pub(crate) fn set_loss(
-    switch: &Node,
-    node: &Node,
-    to_permille: u32,
-    from_permille: u32,
-) -> Result<(), ShellError> {
-    let port = node.port();
-    let chain = |hook: &str, permille: u32| {
-        let some = format!("numgen random mod 1000 < {permille} drop");
-        let rule = if permille < 1000 { &some } else { "drop" };
-        format!("chain {hook} {{ type filter hook {hook} device \"{port}\" priority 0\n{rule}\n}}\n")
-    };
-    let rules = format!(
-        "table netdev {port} {{}}\ndelete table netdev {port}\ntable netdev {port} {{\n{}{}}}\n",
-        chain("egress", to_permille),
-        chain("ingress", from_permille)
-    );
-    run_with_input("ip", &["netns", "exec", switch.name(), "nft", "-f", "-"], &rules)
 }
 
 impl Node {

@@ -9,7 +9,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum ShellError {
     /// It cannot be started.
-    #[error("cannot run `{command}`: {reason}. Are iproute2, ethtool and nftables installed?")]
+    #[error("cannot run `{command}`: {reason}. Are iproute2 and ethtool installed?")]
     Missing {
         /// The command line.
         command: String,

@@ -281,7 +281,10 @@ fn skips_are_loud_and_logged_and_can_be_forbidden() {
     // A copy that nobody may run, wherever the original is.
     let folder = tempfile::tempdir().expect("a folder");
     let (copy, log) = (folder.path().join("tests"), folder.path().join("log"));
-    std::fs::copy(std::env::current_exe().expect("is known"), &copy).expect("copies");
+    // By another process: a file that is open for writing, also in a child that another test forks meanwhile, cannot be run.
+    let original = std::env::current_exe().expect("is known");
+    let copied = std::process::Command::new("cp").arg(original).arg(&copy).status().expect("runs");
+    assert!(copied.success());
     std::fs::write(&log, "").expect("writes");
     for (path, mode) in [(folder.path(), 0o755), (&*copy, 0o755), (&*log, 0o666)] {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("sets");
