@@ -75,6 +75,16 @@ struct Mutant {
     file: String,
     find: String,
     replace: String,
+    #[serde(default)]
+    also: Vec<Change>,
+}
+
+/// Another change in the same file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Change {
+    find: String,
+    replace: String,
 }
 
 #[derive(Deserialize)]
@@ -154,17 +164,26 @@ impl Mutant {
     fn is_noticed(&self, tree: &Path) -> Result<bool> {
         let path = tree.join(&self.file);
         let right = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        if right.matches(&self.find).count() != 1 {
-            bail!(
-                "`{}`: its `find` must be in {} exactly once: bring the mutant up to date",
-                self.name,
-                self.file
-            );
-        }
-        fs::write(&path, right.replace(&self.find, &self.replace))?;
+        fs::write(&path, self.change(&right)?)?;
         let ran = self.run(tree);
         fs::write(&path, right)?;
         ran
+    }
+
+    fn change(&self, right: &str) -> Result<String> {
+        let changes = self.also.iter().map(|change| (&change.find, &change.replace));
+        let mut text = right.to_owned();
+        for (find, replace) in std::iter::once((&self.find, &self.replace)).chain(changes) {
+            if text.matches(find).count() != 1 {
+                bail!(
+                    "`{}`: `{find}` is not in {} exactly once: bring the mutant up to date",
+                    self.name,
+                    self.file
+                );
+            }
+            text = text.replace(find, replace);
+        }
+        Ok(text)
     }
 
     fn run(&self, tree: &Path) -> Result<bool> {
