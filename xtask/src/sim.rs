@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde::Deserialize;
+use xagg_testbed::Process;
 
 use crate::shell;
 
@@ -14,6 +16,8 @@ use crate::shell;
 const TEST_SEEDS: u64 = 4000;
 /// The most seeds that a mistake may go unnoticed.
 const MUTANT_SEEDS: u64 = 4000;
+/// How long that may take, many times more than without a mistake.
+const MUTANT_LIMIT: Duration = Duration::from_secs(300);
 
 /// Simulate whole jobs over bad networks, one scenario for each seed
 ///
@@ -127,7 +131,14 @@ fn copy_sources(tree: &Path) -> Result<()> {
     if let Some(workspace) = manifest.get_mut("workspace").and_then(toml::Value::as_table_mut) {
         workspace.insert("members".to_owned(), CRATES.to_vec().into());
         workspace.remove("default-members");
+        // What a mistake leaves unused is no news.
+        workspace.insert("lints".to_owned(), toml::toml! { rust = { warnings = "allow" } }.into());
     }
+    // A mutant is compiled once to run for seconds: what it takes to compile counts.
+    let profile = toml::toml! {
+        release = { opt-level = 2, debug = false, incremental = true, codegen-units = 64, strip = true }
+    };
+    manifest.insert("profile".to_owned(), profile.into());
     let cargo = |name: &str| tree.join(name);
     fs::create_dir_all(tree)?;
     write_if_new(&cargo("Cargo.toml"), toml::to_string(&manifest)?.as_bytes())?;
@@ -190,7 +201,9 @@ impl Mutant {
         let mut command =
             simulator(tree, &tree.join("target")).with_context(|| format!("`{}`", self.name))?;
         command.args(["--no-shrink", "--seeds", &MUTANT_SEEDS.to_string()]);
-        match command.stdout(Stdio::null()).stderr(Stdio::null()).status()?.code() {
+        let ended =
+            Process::spawn(command)?.wait(MUTANT_LIMIT).with_context(|| format!("`{}`", self.name))?;
+        match ended.status.code() {
             Some(0) => Ok(false),
             Some(1) => Ok(true),
             other => bail!("`{}`: the simulator ended with {other:?}", self.name),

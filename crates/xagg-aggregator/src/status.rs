@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn whoever_has_the_name_and_does_not_answer_is_not_waited_for_long() {
-        let address = format!("127.94.{}.1:9700", std::process::id() % 256).parse().expect("an address");
+        let address = format!("{}.1:9700", xagg_testbed::loopback::network()).parse().expect("an address");
         let listener = UnixListener::bind_addr(&socket_name(address).expect("a name")).expect("binds");
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {

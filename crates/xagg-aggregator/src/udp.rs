@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn a_socket_that_is_broken_for_good_ends_the_datapath() {
-        let address = format!("127.93.{}.1:9700", std::process::id() % 256).parse().expect("an address");
+        let address = format!("{}.1:9700", xagg_testbed::loopback::network()).parse().expect("an address");
         let mut socket = BatchSocket::bind(address).expect("binds");
         let aggregator = Mutex::new(Aggregator::new(1, 16));
         let (stop, failure) = (AtomicBool::new(false), Mutex::new(None));

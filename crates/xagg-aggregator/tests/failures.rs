@@ -65,7 +65,11 @@ fn an_aggregator_that_has_ended_is_noticed_at_once_on_every_datapath() {
 }
 
 /// Rank 1's link goes down while both ranks sum, and comes up again after this time, if ever; what the ranks' operations end with.
-fn through_a_partition(datapath: Datapath, timeout_seconds: f64, heals_after: Option<Duration>) -> Vec<Outcome> {
+fn through_a_partition(
+    datapath: Datapath,
+    timeout_seconds: f64,
+    heals_after: Option<Duration>,
+) -> Vec<Outcome> {
     let bed = Testbed::builder().workers(2).build().expect("builds");
     let job = common::job(Family::V4, 2, 352, 3000, timeout_seconds);
     let _aggregator = common::aggregator(&bed, &job, datapath);

@@ -21,6 +21,10 @@ use crate::scenario::{Incident, Scenario, micros};
 /// The share of packets that an intruder has a forged copy of.
 const FORGED: f64 = 0.05;
 
+/// The most events and packets sent in one run, six times more than the longest of 4000 seeds takes: members that keep each other busy
+/// without getting anywhere, or at one moment for ever, are a failure like a hang.
+const MOST_STEPS: u64 = 10_000_000;
+
 /// Where a frame arrives.
 #[derive(Clone, Copy, Debug)]
 enum Hop {
@@ -55,6 +59,8 @@ pub struct Cluster<'a> {
     queue: BinaryHeap<Reverse<(Time, u64)>>,
     happenings: std::collections::HashMap<u64, Happening>,
     scheduled: u64,
+    /// Events and packets sent so far.
+    steps: u64,
     /// Processes of workers that will start.
     starts_to_come: usize,
     aggregator: Option<Aggregator>,
@@ -80,6 +86,7 @@ impl<'a> Cluster<'a> {
             queue: BinaryHeap::new(),
             happenings: std::collections::HashMap::new(),
             scheduled: 0,
+            steps: 0,
             starts_to_come: scenario.workers.len(),
             aggregator: None,
             lives: 0,
@@ -118,6 +125,7 @@ impl<'a> Cluster<'a> {
     pub fn step(&mut self) -> Result<bool, Violation> {
         let Some(Reverse((at, number))) = self.queue.pop() else { return Ok(false) };
         assert!(at >= self.now, "time does not go back");
+        self.count_step()?;
         if at > self.deadline {
             return self.is_over().then_some(false).ok_or_else(|| self.hang());
         }
@@ -126,6 +134,14 @@ impl<'a> Cluster<'a> {
             self.happen(happening)?;
         }
         Ok(!self.is_over())
+    }
+
+    fn count_step(&mut self) -> Checked {
+        self.steps += 1;
+        if self.steps > MOST_STEPS {
+            return Err(self.checker.violation(Rule::Progress, format!("not over after {MOST_STEPS} steps")));
+        }
+        Ok(())
     }
 
     /// Simulated time since the beginning.
@@ -355,6 +371,7 @@ impl<'a> Cluster<'a> {
         action(&mut worker, self.now);
         let mut buffer = vec![0; self.job.packet_len()];
         while let Some(len) = worker.poll_transmit(self.now, &mut buffer) {
+            self.count_step()?;
             self.checker.on_transmit(rank, &worker, &buffer[..len])?;
             let frame = Frame { rank, payload: buffer[..len].to_vec(), marked: false };
             let arrivals = self.members[rank].up.carry(self.now, frame, &mut self.rng);

@@ -125,13 +125,32 @@ impl Link {
     }
 }
 
-/// Flips some bits of one 32-bit word: what the checksum promises to notice (WIRE P3).
+/// Damage that the checksum promises to notice (WIRE P3): in one 32-bit word, or two flipped bits.
 fn damage(payload: &mut [u8], rng: &mut ChaCha8Rng) {
-    let word = rng.random_range(0..payload.len() / 4) * 4;
-    // All 32 would turn a word of zeros into one of ones, which is the same modulo 2^32 - 1.
-    let flips: u32 = if rng.random() { 1 << rng.random_range(0..32) } else { rng.random_range(1..u32::MAX) };
-    for (byte, flip) in payload[word..].iter_mut().zip(flips.to_le_bytes()) {
-        *byte ^= flip;
+    let word = rng.random_range(0..payload.len() / 4);
+    let bit = 1 << rng.random_range(0..32);
+    match rng.random_range(0..4) {
+        0 => swap_bits(payload, word, bit),
+        // All 32 would turn a word of zeros into one of ones, which is the same modulo 2^32 - 1.
+        1 => flip(payload, word, rng.random_range(1..u32::MAX)),
+        _ => flip(payload, word, bit),
+    }
+}
+
+/// Flips a bit of this word and the same bit of the first other word that has it otherwise: their plain sum stays as it was.
+fn swap_bits(payload: &mut [u8], word: usize, bit: u32) {
+    let words = payload.as_chunks::<4>().0;
+    let bit_of = |word: usize| u32::from_le_bytes(words[word]) & bit;
+    let other = (0..words.len()).find(|other| bit_of(*other) != bit_of(word));
+    flip(payload, word, bit);
+    if let Some(other) = other {
+        flip(payload, other, bit);
+    }
+}
+
+fn flip(payload: &mut [u8], word: usize, bits: u32) {
+    for (byte, flipped) in payload[4 * word..].iter_mut().zip(bits.to_le_bytes()) {
+        *byte ^= flipped;
     }
 }
 

@@ -187,6 +187,11 @@ mod tests {
 
     use super::*;
 
+    fn ends_on_loopback() -> [SocketAddr; 2] {
+        let network = xagg_testbed::loopback::network();
+        [1, 2].map(|host| format!("{network}.{host}:9001").parse().expect("address"))
+    }
+
     fn receive_all(socket: &mut BatchSocket, expected: usize) -> Vec<(SocketAddr, Vec<u8>)> {
         let mut all = vec![];
         for _ in 0..1000 {
@@ -215,7 +220,7 @@ mod tests {
     fn a_batch_arrives_as_the_packets_that_were_sent() {
         let port = 10_000 + std::process::id() as u16 % 20_000;
         let over_ipv6 = [port, port + 1].map(|port| SocketAddr::from((Ipv6Addr::LOCALHOST, port)));
-        let over_ipv4 = ["127.91.0.1:9001", "127.91.0.2:9001"].map(|end| end.parse().expect("address"));
+        let over_ipv4 = ends_on_loopback();
         for [from, to] in [over_ipv4, over_ipv6] {
             let sender = BatchSocket::bind(from).expect("binds");
             let mut receiver = BatchSocket::bind(to).expect("binds");
@@ -230,8 +235,7 @@ mod tests {
 
     #[test]
     fn a_closed_port_is_an_error_of_a_connected_socket() {
-        let (from, to) =
-            ("127.91.0.3:9001".parse().expect("address"), "127.91.0.4:9001".parse().expect("address"));
+        let [from, to] = ends_on_loopback();
         let mut socket = BatchSocket::bind(from).expect("binds");
         socket.connect(to).expect("connects");
         socket.send(to, &[0; 10], 10).expect("sends");

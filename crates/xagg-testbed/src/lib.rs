@@ -13,6 +13,7 @@ pub mod exact;
 mod faults;
 mod flood;
 mod link;
+pub mod loopback;
 mod namespace;
 mod process;
 mod rate;

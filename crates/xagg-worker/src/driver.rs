@@ -341,10 +341,10 @@ mod tests {
     use super::*;
 
     fn driver() -> Driver {
+        let network = xagg_testbed::loopback::network();
         let text = format!(
-            "job = 1\nsecret = \"a secret for unit tests\"\nlanes = 16\nslots = 8\naggregator = \"127.92.{0}.1:9700\"\n\
-             [[worker]]\nrank = 0\naddress = \"127.92.{0}.2:9701\"\n",
-            std::process::id() % 256
+            "job = 1\nsecret = \"a secret for unit tests\"\nlanes = 16\nslots = 8\naggregator = \"{network}.1:9700\"\n\
+             [[worker]]\nrank = 0\naddress = \"{network}.2:9701\"\n"
         );
         let job = Job::parse(&text).expect("valid");
         let socket = BatchSocket::bind(job.workers[0]).expect("binds");

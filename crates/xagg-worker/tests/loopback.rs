@@ -2,26 +2,24 @@
 
 use std::net::UdpSocket;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use xagg_aggregator::{Datapath, Options, RunningAggregator};
 use xagg_testbed::exact::{exact_sum, integers};
+use xagg_testbed::loopback;
 use xagg_worker::{Client, ClientError, Job, Reduction, WorkerError};
 
-/// A job on addresses of 127/8 that no other test uses.
+/// A job on addresses that no other test uses.
 fn job(workers: usize, lanes: usize, slots: u32, timeout: f64) -> Job {
-    static NETWORKS: AtomicU32 = AtomicU32::new(0);
-    let network = std::process::id() * 64 + NETWORKS.fetch_add(1, Ordering::Relaxed);
-    let (high, low) = (64 + network / 256 % 128, network % 256);
+    let network = loopback::network();
     let mut text = format!(
         "job = 1\nsecret = \"a secret for tests on loopback\"\nlanes = {lanes}\nslots = {slots}\n\
-         timeout_seconds = {timeout:.3}\naggregator = \"127.{high}.{low}.1:9700\"\n"
+         timeout_seconds = {timeout:.3}\naggregator = \"{network}.1:9700\"\n"
     );
     for rank in 0..workers {
-        text += &format!("[[worker]]\nrank = {rank}\naddress = \"127.{high}.{low}.{}:9701\"\n", rank + 2);
+        text += &format!("[[worker]]\nrank = {rank}\naddress = \"{network}.{}:9701\"\n", rank + 2);
     }
     Job::parse(&text).expect("valid")
 }

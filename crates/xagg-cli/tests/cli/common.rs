@@ -52,10 +52,8 @@ impl JobFile {
     /// A job on loopback, with addresses and ports that no other test has.
     pub fn on_loopback(workers: usize, timeout_seconds: f64) -> Self {
         static JOBS: AtomicU32 = AtomicU32::new(0);
-        let (number, pid) = (JOBS.fetch_add(1, Ordering::Relaxed) as usize, std::process::id() as usize);
-        // All of 127.0.0.0/8 is this machine.
-        let host = format!("127.{}.{}.3", pid / 250 % 250 + 2, pid % 250 + 2);
-        let port = 20_000 + 300 * number;
+        let host = format!("{}.3", xagg_testbed::loopback::network());
+        let port = 20_000 + 300 * JOBS.fetch_add(1, Ordering::Relaxed) as usize;
         let addresses: Vec<String> = (1..=workers).map(|rank| format!("{host}:{}", port + rank)).collect();
         Self::write(&addresses, &format!("{host}:{port}"), "slots = 3000", timeout_seconds)
     }
