@@ -12,10 +12,10 @@ fuzz_target!(|input: &[u8]| {
         // A fuzzer does not guess checksums.
         Packet::new_unchecked(&mut bytes).fill_checksum();
     }
-    let Ok((flow, repr)) = Repr::parse(&Packet::new_unchecked(&bytes), LANES) else { return };
+    let Ok((flow, repr)) = Repr::parse(&Packet::new_unchecked(&bytes), LANES, true) else { return };
     let mut again = vec![0; repr.len(LANES)];
     let body = bytes.len().min(again.len());
     again[64..body].copy_from_slice(&bytes[64..body]);
-    repr.emit(&flow, &mut Packet::new_unchecked(&mut again));
-    assert_eq!(Repr::parse(&Packet::new_unchecked(&again), LANES), Ok((flow, repr)));
+    repr.emit(&flow, &mut Packet::new_unchecked(&mut again), true);
+    assert_eq!(Repr::parse(&Packet::new_unchecked(&again), LANES, true), Ok((flow, repr)));
 });

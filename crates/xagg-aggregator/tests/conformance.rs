@@ -29,15 +29,25 @@ struct Case {
     slots: u32,
     length: usize,
     loss_permille: u32,
+    checksum: bool,
 }
 
-const PLAIN: Case =
-    Case { workers: 4, family: Family::V4, mtu: 1500, slots: 3000, length: 500_000, loss_permille: 0 };
+const PLAIN: Case = Case {
+    workers: 4,
+    family: Family::V4,
+    mtu: 1500,
+    slots: 3000,
+    length: 500_000,
+    loss_permille: 0,
+    checksum: true,
+};
 
 /// A job whose packets are the longest that fit the case's MTU.
 fn job_of(case: &Case) -> Job {
     let lanes = case.family.lanes_for_mtu(case.mtu).expect("fits");
-    common::job(case.family, case.workers, lanes, case.slots, 20.0)
+    let mut job = common::job(case.family, case.workers, lanes, case.slots, 20.0);
+    job.checksum = case.checksum;
+    job
 }
 
 /// Exact integers and reals with the same bits on all ranks; the bits of the reals.
@@ -125,6 +135,13 @@ fn four_workers_with_few_slots() {
 fn four_workers_with_a_loss_of_one_percent_each_way() {
     let case = Case { loss_permille: 10, length: 200_000, ..PLAIN };
     conforms("four_workers_with_a_loss_of_one_percent_each_way", &case);
+}
+
+/// WIRE P7.
+#[test]
+fn four_workers_without_checksums() {
+    let case = Case { checksum: false, loss_permille: 10, length: 200_000, ..PLAIN };
+    conforms("four_workers_without_checksums", &case);
 }
 
 #[test]

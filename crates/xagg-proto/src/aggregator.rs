@@ -114,6 +114,8 @@ struct AdmittedJob {
     id: u32,
     view: u16,
     members: Vec<Member>,
+    /// Whether packets with lanes have one.
+    checksum: bool,
     slots: Slots,
     counters: [u64; COUNTERS],
 }
@@ -187,6 +189,7 @@ impl Aggregator {
             id: job.id,
             view: job.view,
             members: (0..).zip(&job.workers).map(member).collect(),
+            checksum: job.checksum,
             slots: Slots::new(job)
                 .ok_or(AdmitError::OutOfMemory { job: job.id, needed: memory_needed(job) })?,
             counters: [0; COUNTERS],

@@ -6,6 +6,7 @@
 //! secret = "change me, 16 or more"   # whoever knows it can speak for any worker
 //! lanes = 352                        # f32 values per packet; 352 fits MTU 1500 (the default), 848 fits MTU 3498; over IPv6 336 and 832
 //! gradient_elements = 25_000_000     # values that are in flight in one step, or `slots = N` fragments
+//! checksum = true                    # false: gradients and results go without a checksum, a little faster; see WIRE P7 (true is the default)
 //! timeout_seconds = 60               # no operation waits longer than this without progress (60 is the default)
 //! aggregator = "10.0.0.100:9700"     # or an IPv6 address: "[fd00::100]:9700"; all members have the same version of IP
 //!
@@ -48,6 +49,8 @@ pub struct Job {
     pub lanes: usize,
     /// Fragments that fit the aggregator's memory at the same time.
     pub slots: u32,
+    /// Whether packets with lanes, gradients and results, have a checksum; all others always have one.
+    pub checksum: bool,
     /// The longest time that an operation goes without progress before it fails.
     pub timeout: Duration,
     /// Where the aggregator listens.
@@ -162,6 +165,7 @@ struct File {
     lanes: Option<u64>,
     gradient_elements: Option<u64>,
     slots: Option<u64>,
+    checksum: Option<bool>,
     timeout_seconds: Option<f64>,
     aggregator: String,
     #[serde(default)]
@@ -208,6 +212,7 @@ impl Job {
             view: file.view.unwrap_or(1),
             lanes,
             slots: parse_slots(file.slots, file.gradient_elements, lanes)?,
+            checksum: file.checksum.unwrap_or(true),
             timeout: parse_timeout(file.timeout_seconds)?,
             aggregator,
             workers,
@@ -363,6 +368,7 @@ mod tests {
         assert_eq!((job.id, job.view, job.lanes), (7, 1, 352));
         assert_eq!(job.slots, 1_000_000_u32.div_ceil(352) + 64);
         assert_eq!(job.timeout, Duration::from_secs(60));
+        assert!(job.checksum, "who does not say gets the safe one");
         assert_eq!(job.workers[0].to_string(), "10.0.0.1:9701");
         assert_ne!(job.cookie(0), job.cookie(1));
     }
@@ -405,6 +411,7 @@ mod tests {
         }
         assert!(error_of("10.0.0.2:9701", "10.0.0.9:9700").contains("10.0.0.9:9700 stands twice"));
         assert!(error_of("job = 7", "job = 7\ntimeout_seconds = 0").contains("timeout_seconds"));
+        assert!(error_of("job = 7", "job = 7\nchecksum = 0").contains("checksum"));
         assert!(error_of("job = 7", "job = 7\ntimeout_seconds = nan").contains("timeout_seconds"));
     }
 

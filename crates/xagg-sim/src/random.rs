@@ -36,6 +36,7 @@ pub fn scenario(seed: u64) -> Scenario {
         from_aggregator: Link { rate: hub_rate, ..weather.link(&mut rng) },
         workers: (0..count).map(|_| worker(&mut rng, &weather)).collect(),
         incidents: incidents(&mut rng, count),
+        checksum: weather.corruption > 0.0 || rng.random(),
     }
 }
 

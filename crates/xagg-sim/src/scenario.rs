@@ -35,6 +35,13 @@ pub struct Scenario {
     /// What goes wrong beside the links.
     #[serde(default)]
     pub incidents: Vec<Incident>,
+    /// Whether packets with lanes have a checksum: without, no link may corrupt any.
+    #[serde(default = "yes")]
+    pub checksum: bool,
+}
+
+const fn yes() -> bool {
+    true
 }
 
 /// What the gradients look like.
@@ -208,10 +215,11 @@ impl Scenario {
     #[must_use]
     pub fn job(&self) -> Job {
         let mut text = format!(
-            "job = 5\nsecret = \"a secret for simulations\"\nlanes = {}\nslots = {}\ntimeout_seconds = {:.6}\n\
-             aggregator = \"10.9.0.1:9700\"\n",
+            "job = 5\nsecret = \"a secret for simulations\"\nlanes = {}\nslots = {}\nchecksum = {}\n\
+             timeout_seconds = {:.6}\naggregator = \"10.9.0.1:9700\"\n",
             self.lanes,
             self.slots,
+            self.checksum,
             micros(self.timeout).as_secs_f64()
         );
         for rank in 0..self.workers.len() {

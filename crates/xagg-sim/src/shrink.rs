@@ -48,6 +48,7 @@ fn candidates(scenario: &Scenario) -> Vec<Scenario> {
     with(&|smaller| smaller.operations.iter_mut().for_each(|length| *length = length.div_ceil(2)));
     with(&|smaller| smaller.operations.truncate((smaller.operations.len() - 1).max(1)));
     with(&|smaller| smaller.intruder = false);
+    with(&|smaller| smaller.checksum = true);
     with(&|smaller| smaller.values.spread = 0);
     with(&|smaller| (smaller.values.zero, smaller.values.nonfinite) = (0.0, 0.0));
     for calm in CALMER {

@@ -71,6 +71,7 @@ pub fn of(workers: usize, link: &Link) -> Scenario {
         from_aggregator: hub,
         workers: vec![plan; workers],
         incidents: vec![],
+        checksum: true,
     }
 }
 

@@ -73,6 +73,8 @@ impl Flags {
     pub const REDO: Self = Self(4);
     /// The aggregator cannot take packets that were sent with segmentation offload.
     pub const NO_GSO: Self = Self(8);
+    /// In the job file of this HELLO's sender, packets with lanes have no checksum.
+    pub const NO_CHECKSUM: Self = Self(16);
 
     /// These flags and those of `other`.
     #[must_use]
@@ -155,6 +157,16 @@ impl<T: AsRef<[u8]>> Packet<T> {
         fold(weighted_sum(&bytes[..60], words) + weighted_sum(&bytes[HEADER_LEN..], words - 16))
     }
 
+    /// Whether the checksum is right, or none: `checksum` says whether the job's packets with lanes have one (WIRE P7).
+    pub fn is_intact(&self, checksum: bool) -> bool {
+        self.is_bare(checksum) || self.checksum() == self.computed_checksum()
+    }
+
+    /// Whether nobody looks at the checksum, since the packet has lanes and the job's packets with lanes have none.
+    fn is_bare(&self, checksum: bool) -> bool {
+        !checksum && self.kind().is_some_and(|kind| has_lanes(kind, self.flags()))
+    }
+
     /// All bytes: header and body.
     pub fn bytes(&self) -> &[u8] {
         self.buffer.as_ref()
@@ -204,6 +216,15 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
     pub fn fill_checksum(&mut self) {
         let checksum = self.computed_checksum();
         self.set(60, checksum.to_le_bytes());
+    }
+
+    /// Sets the checksum that a packet of the job has: see [`is_intact`](Self::is_intact). To be called last.
+    pub fn seal(&mut self, checksum: bool) {
+        if self.is_bare(checksum) {
+            self.set(60, 0_u32.to_le_bytes());
+        } else {
+            self.fill_checksum();
+        }
     }
 
     /// All bytes: header and body.
@@ -281,6 +302,15 @@ pub const fn packet_len(kind: Kind, flags: Flags, lanes: usize) -> usize {
         }
         Kind::Ack => HEADER_LEN,
         Kind::Pending | Kind::Reject => HEADER_LEN + SHORT_BODY_LEN,
+    }
+}
+
+/// Whether a packet of this kind carries lanes that are not 0.
+const fn has_lanes(kind: Kind, flags: Flags) -> bool {
+    match kind {
+        Kind::Gradient | Kind::Aggregate => true,
+        Kind::Result => !flags.contains(Flags::REDO),
+        _ => false,
     }
 }
 

@@ -116,6 +116,8 @@ pub enum Repr {
         slots: u32,
         /// The job's number of workers.
         workers: u16,
+        /// The job's packets with lanes have a checksum.
+        checksum: bool,
     },
     /// Answers HELLO.
     Welcome {
@@ -188,17 +190,21 @@ pub enum Repr {
 }
 
 impl Repr {
-    /// Reads a packet of a job of `lanes` lanes.
+    /// Reads a packet of a job of `lanes` lanes, whose packets with lanes have a checksum or not.
     ///
     /// # Errors
     /// The reason to drop the packet: LENGTH, MAGIC, KIND, CHECKSUM or FIELD.
-    pub fn parse<T: AsRef<[u8]>>(packet: &Packet<T>, lanes: usize) -> Result<(Flow, Self), Reason> {
+    pub fn parse<T: AsRef<[u8]>>(
+        packet: &Packet<T>,
+        lanes: usize,
+        checksum: bool,
+    ) -> Result<(Flow, Self), Reason> {
         let packet = Packet::new_checked(packet.bytes())?;
         let kind = packet.kind().ok_or(Reason::Kind)?;
         if packet.bytes().len() != packet_len(kind, packet.flags(), lanes) {
             return Err(Reason::Length);
         }
-        if packet.checksum() != packet.computed_checksum() {
+        if !packet.is_intact(checksum) {
             return Err(Reason::Checksum);
         }
         let flow = Flow {
@@ -222,9 +228,12 @@ impl Repr {
         };
         Ok(match kind {
             Kind::Hello if sequence == 0 => return Err(Reason::Field),
-            Kind::Hello => {
-                Self::Hello { nonce: sequence, slots: packet.slot(), workers: packet.contributors() }
-            }
+            Kind::Hello => Self::Hello {
+                nonce: sequence,
+                slots: packet.slot(),
+                workers: packet.contributors(),
+                checksum: !flags.contains(Flags::NO_CHECKSUM),
+            },
             Kind::Welcome => Self::Welcome {
                 nonce: sequence,
                 no_gso: flags.contains(Flags::NO_GSO),
@@ -258,7 +267,7 @@ impl Repr {
     #[must_use]
     pub fn kind_and_flags(&self) -> (Kind, Flags) {
         match *self {
-            Self::Hello { .. } => (Kind::Hello, Flags::NONE),
+            Self::Hello { checksum, .. } => (Kind::Hello, Flags::NO_CHECKSUM.when(!checksum)),
             Self::Welcome { no_gso, .. } => (Kind::Welcome, Flags::NO_GSO.when(no_gso)),
             Self::Gradient(contribution) => (Kind::Gradient, contribution.flags()),
             Self::Aggregate(contribution) => (Kind::Aggregate, contribution.flags()),
@@ -279,8 +288,8 @@ impl Repr {
     }
 
     /// Writes header and checksum, and the body of PENDING and REJECT; the lanes of a full-length body must be there already.
-    /// The buffer must have exactly the packet's [`len`](Self::len).
-    pub fn emit<T: AsRef<[u8]> + AsMut<[u8]>>(&self, flow: &Flow, packet: &mut Packet<T>) {
+    /// The buffer must have exactly the packet's [`len`](Self::len). `checksum`: see [`parse`](Self::parse).
+    pub fn emit<T: AsRef<[u8]> + AsMut<[u8]>>(&self, flow: &Flow, packet: &mut Packet<T>, checksum: bool) {
         let (kind, flags) = self.kind_and_flags();
         packet.reset_header(kind);
         packet.set_flags(flags);
@@ -290,12 +299,12 @@ impl Repr {
         packet.set_cookie(flow.cookie.to_wire());
         packet.set_incarnation(flow.incarnation);
         self.emit_kind(packet);
-        packet.fill_checksum();
+        packet.seal(checksum);
     }
 
     fn emit_kind<T: AsRef<[u8]> + AsMut<[u8]>>(&self, packet: &mut Packet<T>) {
         match *self {
-            Self::Hello { nonce, slots, workers } => {
+            Self::Hello { nonce, slots, workers, .. } => {
                 packet.set_sequence(nonce);
                 packet.set_slot(slots);
                 packet.set_contributors(workers);

@@ -8,6 +8,8 @@ use xagg_wire::repr::{Contribution, Rejection};
 use xagg_wire::{Cookie, Flow, Packet, Reason, Receipts, Repr};
 
 const LANES: usize = 16;
+/// Where the header has it.
+const CHECKSUM: std::ops::Range<usize> = 60..64;
 
 fn exponent() -> impl Strategy<Value = Exponent> {
     prop_oneof![
@@ -58,10 +60,10 @@ fn rejection() -> impl Strategy<Value = Rejection> {
 }
 
 fn repr() -> impl Strategy<Value = Repr> {
-    let hello = (1..=u64::MAX, any::<u32>(), any::<u16>());
+    let hello = (1..=u64::MAX, any::<u32>(), any::<u16>(), any::<bool>());
     let result = (any::<(u64, u32, bool, u16, u32)>(), exponent(), receipts());
     prop_oneof![
-        hello.prop_map(|(nonce, slots, workers)| Repr::Hello { nonce, slots, workers }),
+        hello.prop_map(|(nonce, slots, workers, checksum)| Repr::Hello { nonce, slots, workers, checksum }),
         any::<(u64, bool, u32)>().prop_map(|(nonce, no_gso, grant)| Repr::Welcome { nonce, no_gso, grant }),
         contribution(1).prop_map(Repr::Gradient),
         contribution(256).prop_map(Repr::Aggregate),
@@ -102,8 +104,13 @@ fn flow() -> impl Strategy<Value = Flow> {
 }
 
 fn written(flow: &Flow, repr: &Repr) -> Vec<u8> {
+    written_with(flow, repr, true)
+}
+
+/// Of a job whose packets with lanes have a checksum, or not.
+fn written_with(flow: &Flow, repr: &Repr, checksum: bool) -> Vec<u8> {
     let mut bytes = vec![0; repr.len(LANES)];
-    repr.emit(flow, &mut Packet::new_unchecked(&mut bytes));
+    repr.emit(flow, &mut Packet::new_unchecked(&mut bytes), checksum);
     bytes
 }
 
@@ -113,12 +120,12 @@ proptest! {
     #[test]
     fn what_is_written_is_read_back(flow in flow(), repr in repr()) {
         let bytes = written(&flow, &repr);
-        prop_assert_eq!(Repr::parse(&Packet::new_unchecked(&bytes), LANES), Ok((flow, repr)));
+        prop_assert_eq!(Repr::parse(&Packet::new_unchecked(&bytes), LANES, true), Ok((flow, repr)));
     }
 
     #[test]
     fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        let _packet_or_reason = Repr::parse(&Packet::new_unchecked(&bytes), LANES);
+        let _packet_or_reason = Repr::parse(&Packet::new_unchecked(&bytes), LANES, true);
     }
 
     #[test]
@@ -133,8 +140,8 @@ proptest! {
             bytes[place] = byte;
         }
         Packet::new_unchecked(&mut bytes).fill_checksum();
-        if let Ok((flow, repr)) = Repr::parse(&Packet::new_unchecked(&bytes), LANES) {
-            prop_assert_eq!(Repr::parse(&Packet::new_unchecked(&written(&flow, &repr)), LANES), Ok((flow, repr)));
+        if let Ok((flow, repr)) = Repr::parse(&Packet::new_unchecked(&bytes), LANES, true) {
+            prop_assert_eq!(Repr::parse(&Packet::new_unchecked(&written(&flow, &repr)), LANES, true), Ok((flow, repr)));
         }
     }
 
@@ -149,7 +156,23 @@ proptest! {
         if second != first {
             bytes[second / 8] ^= 1 << (second % 8);
         }
-        prop_assert!(Repr::parse(&Packet::new_unchecked(&bytes), LANES).is_err());
+        prop_assert!(Repr::parse(&Packet::new_unchecked(&bytes), LANES, true).is_err());
+    }
+
+    /// WIRE P7.
+    #[test]
+    fn without_the_option_exactly_the_packets_with_lanes_go_unchecked(flow in flow(), repr in repr(), bit in any::<prop::sample::Index>(), value in any::<u32>()) {
+        let has_lanes = matches!(repr, Repr::Gradient(_) | Repr::Aggregate(_) | Repr::Result { .. });
+        let mut bytes = written_with(&flow, &repr, false);
+        let parse = |bytes: &[u8]| Repr::parse(&Packet::new_unchecked(bytes), LANES, false);
+        prop_assert_eq!(parse(&bytes), Ok((flow, repr)));
+        prop_assert_eq!(Packet::new_unchecked(&bytes).checksum() == 0, has_lanes);
+        // A bit of the body or, if there is none, of the checksum.
+        let place = CHECKSUM.start * 8 + bit.index((bytes.len() - CHECKSUM.start) * 8);
+        bytes[place / 8] ^= 1 << (place % 8);
+        prop_assert_eq!(parse(&bytes), if has_lanes { Ok((flow, repr)) } else { Err(Reason::Checksum) });
+        bytes[CHECKSUM].copy_from_slice(&value.to_le_bytes());
+        prop_assert_eq!(parse(&bytes).is_ok(), has_lanes || Packet::new_unchecked(&bytes).computed_checksum() == value);
     }
 
     #[test]
@@ -161,7 +184,7 @@ proptest! {
             bytes.swap(first + offset, second + offset);
         }
         prop_assume!(bytes != before);
-        prop_assert!(Repr::parse(&Packet::new_unchecked(&bytes), LANES).is_err());
+        prop_assert!(Repr::parse(&Packet::new_unchecked(&bytes), LANES, true).is_err());
     }
 
     #[test]
@@ -169,7 +192,7 @@ proptest! {
         let mut bytes = written(&flow, &repr);
         prop_assume!(length != bytes.len());
         bytes.resize(length, 0);
-        prop_assert_eq!(Repr::parse(&Packet::new_unchecked(&bytes), LANES), Err(Reason::Length));
+        prop_assert_eq!(Repr::parse(&Packet::new_unchecked(&bytes), LANES, true), Err(Reason::Length));
     }
 
     #[test]

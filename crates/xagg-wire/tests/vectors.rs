@@ -56,7 +56,7 @@ fn packets() -> Vec<(&'static str, Repr)> {
         receipts,
     };
     vec![
-        ("hello", Repr::Hello { nonce: 0x0102_0304_0506_0708, slots: 1_000_000, workers: 4 }),
+        ("hello", Repr::Hello { nonce: 0x0102_0304_0506_0708, slots: 1_000_000, workers: 4, checksum: true }),
         ("welcome", Repr::Welcome { nonce: 0x0102_0304_0506_0708, no_gso: true, grant: 64 }),
         ("gradient", Repr::Gradient(contribution)),
         ("gradient_redo", Repr::Gradient(Contribution { redo: true, ack_request: false, ..contribution })),
@@ -131,7 +131,7 @@ fn packet_vector(name: &str, repr: &Repr) -> Value {
             *bytes = (lane * 65_537_u32).to_le_bytes();
         }
     }
-    repr.emit(&flow, &mut Packet::new_unchecked(&mut bytes));
+    repr.emit(&flow, &mut Packet::new_unchecked(&mut bytes), true);
     if kind == Kind::Ack {
         // An ACK has the sequence that led to it; it is not part of what the ACK says, since receipts go by packet numbers.
         let mut packet = Packet::new_unchecked(&mut bytes);
@@ -139,7 +139,7 @@ fn packet_vector(name: &str, repr: &Repr) -> Value {
         packet.fill_checksum();
     }
     let packet = Packet::new_unchecked(&bytes[..]);
-    assert_eq!(Repr::parse(&packet, LANES), Ok((flow, *repr)), "{name}");
+    assert_eq!(Repr::parse(&packet, LANES, true), Ok((flow, *repr)), "{name}");
     json!({
         "name": name,
         "header": header(&packet, kind),

@@ -247,6 +247,11 @@ fn a_job_file_with_another_shape_is_refused() {
     other.slots = 9;
     let error = Client::connect(&other, 0).expect_err("another number of slots").to_string();
     assert!(error.contains("another number of slots"), "{error}");
+    let mut other = job.clone();
+    other.checksum = false;
+    let error = Client::connect(&other, 0).expect_err("without checksums").to_string();
+    assert!(error.contains("another `checksum`") && error.contains("the same file"), "{error}");
+    Client::connect(&job, 0).expect("who was refused has not taken the rank");
 }
 
 #[test]

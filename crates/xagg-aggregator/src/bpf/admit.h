@@ -40,15 +40,24 @@ inline_always int identify(struct packet *packet)
 	return VERDICT_CONTINUE;
 }
 
+/* WIRE P3, P7. */
+inline_always int is_intact(const struct packet *packet)
+{
+	__u64 plain;
+
+	if (is_bare(packet->job, packet->header))
+		return 1;
+	return packet->header->checksum ==
+	       checksum(packet->header, full_body_len(), full_body_sum(packet->body), &plain);
+}
+
 inline_always int admit(struct packet *packet)
 {
 	int reason = identify(packet);
-	__u64 plain;
 
 	if (reason)
 		return reason;
-	if (packet->header->checksum !=
-	    checksum(packet->header, full_body_len(), full_body_sum(packet->body), &plain))
+	if (!is_intact(packet))
 		return REASON_CHECKSUM;
 	count(packet, COUNT_PACKETS);
 	return VERDICT_CONTINUE;

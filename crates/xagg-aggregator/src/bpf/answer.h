@@ -42,6 +42,14 @@ inline_always int open_flow(struct packet *packet, __u64 nonce)
 	return is_same;
 }
 
+/* Whether the sender's job file says the same of the job as ours. */
+inline_always int has_shape(const struct header *header, const struct job *job)
+{
+	__u32 checksum = header->flags & FLAG_NO_CHECKSUM ? 0 : 1;
+
+	return header->slot == job->slots && header->contributors == job->workers && checksum == job->checksum;
+}
+
 /* WIRE H1, H2. */
 inline_always int answer_hello(struct packet *packet)
 {
@@ -52,7 +60,7 @@ inline_always int answer_hello(struct packet *packet)
 		settle(packet, ANSWER_FIELD, &receiver);
 		return drop_for(packet, REASON_FIELD);
 	}
-	if (header->slot != packet->job->slots || header->contributors != packet->job->workers)
+	if (!has_shape(header, packet->job))
 		return reject_early(packet, REASON_SHAPE);
 	if (!open_flow(packet, header->sequence))
 		return reject_early(packet, REASON_NONCE);

@@ -124,6 +124,8 @@ inline_always void seal(const struct packet *packet, __u32 body_len, __u64 body_
 	__u64 plain;
 
 	packet->header->checksum = checksum(packet->header, body_len, body_sum, &plain);
+	if (is_bare(packet->job, packet->header))
+		packet->header->checksum = 0;
 	if (config_is_ipv6)
 		write_ipv6(packet->ipv6, udp_len);
 	else

@@ -50,6 +50,7 @@ enum flag {
 	FLAG_NONFINITE = 2,
 	FLAG_REDO = 4,
 	FLAG_NO_GSO = 8,
+	FLAG_NO_CHECKSUM = 16,
 };
 
 /* Indices of a job's counters. 1 to 15 are the reasons of WIRE section 6. */
@@ -146,6 +147,7 @@ struct job {
 	__u32 guard_bits; /* G of WIRE section 2 */
 	__u32 bias;	  /* B */
 	__u32 grant;	  /* what each worker may have without a receipt */
+	__u32 checksum;	  /* whether packets with lanes have one */
 };
 
 /* One worker of a job. */

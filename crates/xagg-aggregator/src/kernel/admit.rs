@@ -65,6 +65,7 @@ fn admit(
         guard_bits: job.format.guard_bits(),
         bias: job.format.bias(),
         grant,
+        checksum: job.checksum.into(),
     };
     put(&skeleton.maps.jobs, plain::bytes(&key), plain::bytes(&entry))?;
     Ok(maps)

@@ -190,6 +190,7 @@ fn a_written_job_is_valid_and_has_a_secret_of_its_own() {
     assert_eq!((first.lanes, first.timeout.as_secs(), first.worker_count()), (352, 60, 2));
     assert!(u64::from(first.slots) * 352 >= 1_000_000);
     assert_ne!(first.cookie(0), second.cookie(0));
+    assert!(first.checksum && !parse(&job(&["--no-checksum"]).stdout).checksum);
     let other = parse(&job(&["--mtu", "3498", "--timeout", "2.5", "--id", "7"]).stdout);
     assert_eq!((other.id, other.lanes, other.timeout.as_millis()), (7, 848, 2500));
     expect_error(&job(&["--mtu", "100"]), &["MTU of 100", "IPv4", "156"]);

@@ -29,7 +29,7 @@ impl Aggregator {
         if packet.cookie() != member.cookie.to_wire() {
             return Err((Some(key), Reason::Cookie));
         }
-        if packet.checksum() != packet.computed_checksum() {
+        if !packet.is_intact(job.checksum) {
             return Err((Some(key), Reason::Checksum));
         }
         Ok((key, rank))
@@ -49,8 +49,9 @@ impl AdmittedJob {
         if nonce == 0 {
             return self.drop_for(Reason::Field);
         }
-        let shape = (packet.slot(), usize::from(packet.contributors()));
-        if shape != (self.slots.count(), self.members.len()) {
+        let checksum = !packet.flags().contains(Flags::NO_CHECKSUM);
+        let shape = (packet.slot(), usize::from(packet.contributors()), checksum);
+        if shape != (self.slots.count(), self.members.len(), self.checksum) {
             return self.reject(incarnation, rank, packet, Reason::Shape);
         }
         let member = &mut self.members[usize::from(rank)];

@@ -284,7 +284,7 @@ impl AdmittedJob {
         packet.set_cookie(member.cookie.to_wire());
         member.receipts.emit(packet);
         let mut answer = Packet::new_unchecked(&mut packet.bytes_mut()[..len]);
-        answer.fill_checksum();
+        answer.seal(self.checksum);
         member.address
     }
 

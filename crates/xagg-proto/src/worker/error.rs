@@ -184,7 +184,7 @@ pub const fn refusal(reason: Reason) -> &'static str {
             "this rank has joined the job already, and a restarted worker cannot take its place (its contributions would count twice): raise `view` in the job file and start aggregator and workers again"
         }
         Reason::Shape => {
-            "its job file has another number of slots or workers: give every member of the job the same file"
+            "its job file has another number of slots or workers, or another `checksum`: give every member of the job the same file"
         }
         Reason::Window => {
             "a fragment came outside of the window of its slot, which a correct worker never sends: please report this"

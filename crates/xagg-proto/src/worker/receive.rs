@@ -22,7 +22,7 @@ impl Worker {
     /// Takes in one datagram's payload, from the aggregator's address and port; `marked` says whether it came with a mark of
     /// congestion (ECN CE).
     pub fn handle_datagram(&mut self, now: Time, marked: bool, payload: &[u8]) {
-        match Repr::parse(&Packet::new_unchecked(payload), self.lanes) {
+        match Repr::parse(&Packet::new_unchecked(payload), self.lanes, self.checksum) {
             Ok((flow, repr)) if self.is_mine(&flow, &repr) => {
                 self.stats.packets_received += 1;
                 self.stats.bytes_received += payload.len() as u64;

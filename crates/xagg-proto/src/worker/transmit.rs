@@ -50,8 +50,9 @@ impl Worker {
         *interval = (*interval * 2).min(longest_silence(self.timeout));
         since.get_or_insert(now);
         packet.body_mut().fill(0);
-        let hello = Repr::Hello { nonce: self.nonce, slots: self.slots, workers: self.workers };
-        hello.emit(&self.flow, packet);
+        let checksum = self.checksum;
+        let hello = Repr::Hello { nonce: self.nonce, slots: self.slots, workers: self.workers, checksum };
+        hello.emit(&self.flow, packet, checksum);
         Some(())
     }
 
@@ -85,7 +86,7 @@ impl Worker {
             redo: self.fragments.redo(sequence).is_some(),
             timestamp: now.as_timestamp(),
         };
-        pull.emit(&self.flow, packet);
+        pull.emit(&self.flow, packet, self.checksum);
     }
 
     fn write_next_gradient(&mut self, now: Time, packet: &mut Packet<&mut [u8]>) -> Option<()> {
@@ -137,7 +138,7 @@ impl Worker {
             signature: operation.signature,
             timestamp: now.as_timestamp(),
         };
-        Repr::Gradient(contribution).emit(&self.flow, packet);
+        Repr::Gradient(contribution).emit(&self.flow, packet, self.checksum);
         Some(())
     }
 

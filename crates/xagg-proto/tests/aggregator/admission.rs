@@ -19,6 +19,7 @@ const EXPONENT: usize = 40;
 const CONTRIBUTORS: usize = 42;
 const WEIGHT: usize = 44;
 const INCARNATION_AT: usize = 56;
+const CHECKSUM: usize = 60;
 
 /// The payload with other bytes at an offset and a checksum that is right again.
 fn changed(payload: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
@@ -128,6 +129,47 @@ fn any_damaged_bit_is_noticed() {
     assert_eq!(fixture.count(Counter::Added), 0);
 }
 
+/// WIRE P7.
+#[test]
+fn without_checksums_only_packets_with_lanes_go_unchecked() {
+    let mut fixture = Fixture::joined_without_checksum(2, 4);
+    let good = fixture.gradient_payload(0, Gradient::of(0, 1, 1.0).asking());
+    assert_eq!(Packet::new_unchecked(&good).checksum(), 0);
+    let mut any = good.clone();
+    any[CHECKSUM..HEADER_LEN].copy_from_slice(&[1, 2, 3, 4]);
+    let outcome = from_rank_0(&mut fixture, &any);
+    assert!(matches!(fixture.reply(&outcome), Repr::Ack { .. }), "what the field says does not count");
+    let Outcome::Reply(ack) = outcome else { panic!("a reply") };
+    assert_ne!(Packet::new_unchecked(&ack).checksum(), 0);
+
+    let hello = Repr::Hello { nonce: 100, slots: 4, workers: 2, checksum: false };
+    let pull = Repr::Pull { sequence: 0, slot: 0, redo: false, timestamp: 0 };
+    for control in [hello, pull].map(|repr| fixture.payload(0, &repr, |_| ())) {
+        let mut damaged = control.clone();
+        damaged[HEADER_LEN] ^= 1;
+        assert_eq!(from_rank_0(&mut fixture, &damaged), Outcome::Drop(Some(Reason::Checksum)));
+        assert!(matches!(from_rank_0(&mut fixture, &control), Outcome::Reply(_)));
+    }
+
+    let outcome = fixture.gradient(1, Gradient::of(0, 1, 1.0));
+    assert!(matches!(fixture.broadcast(&outcome)[0], Repr::Result { .. }));
+    let Outcome::Broadcast(copies) = outcome else { panic!("a broadcast") };
+    assert!(copies.iter().all(|copy| Packet::new_unchecked(copy).checksum() == 0));
+    let again = fixture.pull(0, 0, false);
+    let Outcome::Reply(again) = again else { panic!("a reply") };
+    assert_eq!(Packet::new_unchecked(&again).checksum(), 0);
+
+    fixture.gradient(0, Gradient::of(1, 2, 1.0));
+    let Outcome::Broadcast(copies) = fixture.gradient(1, Gradient::of(1, 2, 1e9)) else {
+        panic!("a broadcast")
+    };
+    assert!(
+        copies.iter().all(|copy| copy.len() == HEADER_LEN && Packet::new_unchecked(copy).checksum() != 0)
+    );
+    let other = fixture.send(0, &Repr::Hello { nonce: 100, slots: 4, workers: 2, checksum: true });
+    assert_eq!(fixture.rejection(&other), Reason::Shape);
+}
+
 #[test]
 fn fields_of_a_gradient_are_held_to_their_limits() {
     let gradient = Gradient::of(5, 1, 1.0);
@@ -193,9 +235,10 @@ fn a_flow_is_opened_once() {
 #[test]
 fn another_shape_is_rejected_and_its_nonce_is_not_kept() {
     let mut fixture = Fixture::fresh(2, 4);
-    for (slots, workers) in [(5, 2), (3, 2), (4, 1), (4, 3)] {
-        let outcome = fixture.send(0, &Repr::Hello { nonce: 5, slots, workers });
-        assert_eq!(fixture.rejection(&outcome), Reason::Shape, "{slots} slots, {workers} workers");
+    for shape in [(5, 2, true), (3, 2, true), (4, 1, true), (4, 3, true), (4, 2, false)] {
+        let (slots, workers, checksum) = shape;
+        let outcome = fixture.send(0, &Repr::Hello { nonce: 5, slots, workers, checksum });
+        assert_eq!(fixture.rejection(&outcome), Reason::Shape, "{shape:?}");
     }
     assert!(!fixture.aggregator.progress(9, 2).next().expect("rank 0").joined);
     let outcome = fixture.hello(0, 6);

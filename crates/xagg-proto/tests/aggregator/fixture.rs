@@ -69,7 +69,10 @@ pub struct Fixture {
 impl Fixture {
     /// An aggregator that no worker has said HELLO to.
     pub fn fresh(workers: usize, slots: u32) -> Self {
-        let job = job(9, 2, workers, LANES, slots);
+        Self::admitted(job(9, 2, workers, LANES, slots))
+    }
+
+    fn admitted(job: Job) -> Self {
         let mut aggregator = Aggregator::new(INCARNATION, RING);
         aggregator.admit_job(&job).expect("the first job");
         Self::of(job, aggregator)
@@ -81,12 +84,22 @@ impl Fixture {
 
     /// An aggregator whose workers have all joined.
     pub fn joined(workers: usize, slots: u32) -> Self {
-        let mut fixture = Self::fresh(workers, slots);
-        for rank in 0..fixture.job.worker_count() {
-            let outcome = fixture.hello(rank, 100 + u64::from(rank));
-            assert!(matches!(fixture.reply(&outcome), Repr::Welcome { .. }));
+        Self::fresh(workers, slots).join()
+    }
+
+    /// The same, of a job whose packets with lanes have no checksum.
+    pub fn joined_without_checksum(workers: usize, slots: u32) -> Self {
+        let mut job = job(9, 2, workers, LANES, slots);
+        job.checksum = false;
+        Self::admitted(job).join()
+    }
+
+    fn join(mut self) -> Self {
+        for rank in 0..self.job.worker_count() {
+            let outcome = self.hello(rank, 100 + u64::from(rank));
+            assert!(matches!(self.reply(&outcome), Repr::Welcome { .. }));
         }
-        fixture
+        self
     }
 
     pub fn address(&self, rank: u16) -> SocketAddr {
@@ -99,7 +112,11 @@ impl Fixture {
         write_body(packet.body_mut());
         let incarnation = if matches!(repr, Repr::Hello { .. }) { 0 } else { INCARNATION };
         let cookie = self.job.cookie(rank);
-        repr.emit(&Flow { job: self.job.id, view: self.job.view, rank, cookie, incarnation }, &mut packet);
+        repr.emit(
+            &Flow { job: self.job.id, view: self.job.view, rank, cookie, incarnation },
+            &mut packet,
+            self.job.checksum,
+        );
         payload
     }
 
@@ -169,7 +186,8 @@ impl Fixture {
 
     fn check_answer(&self, asked: &[u8], answer: &[u8], rank: u16) {
         assert!(answer.len() <= asked.len(), "WIRE P2");
-        let (flow, repr) = Repr::parse(&Packet::new_unchecked(answer), self.job.lanes).expect("sound");
+        let (flow, repr) =
+            Repr::parse(&Packet::new_unchecked(answer), self.job.lanes, self.job.checksum).expect("sound");
         let cookie = self.job.cookie(rank);
         let expected = Flow { job: self.job.id, view: self.job.view, rank, cookie, incarnation: INCARNATION };
         assert_eq!(flow, expected);
@@ -184,7 +202,7 @@ impl Fixture {
 
     pub fn hello(&mut self, rank: u16, nonce: u64) -> Outcome {
         let (slots, workers) = (self.job.slots, self.job.worker_count());
-        self.send(rank, &Repr::Hello { nonce, slots, workers })
+        self.send(rank, &Repr::Hello { nonce, slots, workers, checksum: self.job.checksum })
     }
 
     pub fn gradient(&mut self, rank: u16, gradient: Gradient) -> Outcome {
@@ -213,7 +231,7 @@ impl Fixture {
     }
 
     fn parse(&self, payload: &[u8]) -> Repr {
-        Repr::parse(&Packet::new_unchecked(payload), self.job.lanes).expect("sound").1
+        Repr::parse(&Packet::new_unchecked(payload), self.job.lanes, self.job.checksum).expect("sound").1
     }
 
     /// Why the sender was answered with a REJECT.

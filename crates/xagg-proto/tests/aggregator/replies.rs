@@ -25,7 +25,7 @@ fn answered_payloads(fixture: &mut Fixture) -> Vec<Vec<u8>> {
     fixture.gradient(1, Gradient::of(1, 1, 1.0));
     fixture.gradient(1, Gradient::of(2, 2, 1.0e30));
     fixture.gradient(0, Gradient::of(2, 1, 1.0));
-    let hello = |nonce, slots| Repr::Hello { nonce, slots, workers: 2 };
+    let hello = |nonce, slots| Repr::Hello { nonce, slots, workers: 2, checksum: true };
     let pull = |sequence, slot| Repr::Pull { sequence, slot, redo: false, timestamp: 0 };
     let short = [hello(100, 4), hello(101, 4), hello(100, 5), pull(1, 1), pull(2, 2)];
     let mut payloads: Vec<_> = short.iter().map(|repr| fixture.payload(0, repr, |_| ())).collect();
@@ -86,7 +86,7 @@ fn only_the_reasons_of_registered_workers_are_answered() {
 fn provoke(fixture: &mut Fixture, reason: Reason) -> Outcome {
     let mut payload = fixture.gradient_payload(0, Gradient::of(0, 1, 1.0));
     let mut source = fixture.address(0);
-    let hello = |nonce, slots| Repr::Hello { nonce, slots, workers: 2 };
+    let hello = |nonce, slots| Repr::Hello { nonce, slots, workers: 2, checksum: true };
     match reason {
         Reason::Length => drop(payload.pop()),
         Reason::Magic => payload[0] ^= 1,

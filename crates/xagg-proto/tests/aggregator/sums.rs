@@ -259,7 +259,7 @@ impl Run {
     }
 
     fn answer(&mut self, rank: u16, payload: &[u8]) {
-        let (_, repr) = Repr::parse(&Packet::new_unchecked(payload), LANES).expect("sound");
+        let (_, repr) = Repr::parse(&Packet::new_unchecked(payload), LANES, true).expect("sound");
         let peer = &mut self.peers[usize::from(rank)];
         match repr {
             Repr::Ack { receipts } => check_receipts(peer, receipts),

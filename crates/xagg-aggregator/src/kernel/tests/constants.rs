@@ -55,7 +55,8 @@ fn constants_are_those_of_the_wire() {
         assert_eq!(value(&format!("KIND_{}", format!("{kind:?}").to_uppercase())), kind as i64);
     }
     let flags = [("ACK_REQUEST", Flags::ACK_REQUEST), ("NONFINITE", Flags::NONFINITE)];
-    for (name, flag) in flags.into_iter().chain([("REDO", Flags::REDO), ("NO_GSO", Flags::NO_GSO)]) {
+    let more = [("REDO", Flags::REDO), ("NO_GSO", Flags::NO_GSO), ("NO_CHECKSUM", Flags::NO_CHECKSUM)];
+    for (name, flag) in flags.into_iter().chain(more) {
         assert_eq!(value(&format!("FLAG_{name}")), i64::from(flag.to_wire()));
     }
 }

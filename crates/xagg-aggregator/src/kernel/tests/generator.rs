@@ -80,7 +80,11 @@ impl Generator {
         write_body(packet.body_mut());
         let incarnation = if packet_is_hello(repr) { 0 } else { INCARNATION };
         let cookie = self.job.cookie(rank);
-        repr.emit(&Flow { job: self.job.id, view: self.job.view, rank, cookie, incarnation }, &mut packet);
+        repr.emit(
+            &Flow { job: self.job.id, view: self.job.view, rank, cookie, incarnation },
+            &mut packet,
+            self.job.checksum,
+        );
         Generated { source: self.job.workers[usize::from(rank)], payload }
     }
 
@@ -91,7 +95,8 @@ impl Generator {
         }
         let nonce = if rng.random_bool(0.9) { peer.nonce } else { rng.next_u64() };
         let slots = if rng.random_bool(0.95) { self.job.slots } else { self.job.slots + 1 };
-        self.emit(rank, &Repr::Hello { nonce, slots, workers: self.job.worker_count() }, |_| ())
+        let checksum = if rng.random_bool(0.95) { self.job.checksum } else { !self.job.checksum };
+        self.emit(rank, &Repr::Hello { nonce, slots, workers: self.job.worker_count(), checksum }, |_| ())
     }
 
     fn pull(&self, rng: &mut StdRng, rank: u16) -> Generated {
@@ -178,17 +183,18 @@ impl Generator {
     /// Makes something wrong with a packet, in most cases with a checksum that is right again.
     fn spoil(&self, rng: &mut StdRng, generated: &mut Generated) {
         let payload = &mut generated.payload;
+        // Another signature sticks a bank for good: the generator decides when.
         match rng.random_range(0..8) {
             0 => payload.truncate(rng.random_range(0..=payload.len())),
             1 => payload.extend_from_slice(&[0; 4]),
             2 => generated.source = *self.job.workers.choose(rng).expect("not empty"),
             3 => generated.source.set_port(generated.source.port() ^ 1),
             4 if !payload.is_empty() => {
-                let at = rng.random_range(0..payload.len());
+                let at =
+                    (0..payload.len()).filter(|at| !SIGNATURE.contains(at)).choose(rng).expect("not empty");
                 payload[at] ^= 1 << rng.random_range(0..8);
             }
             _ if payload.len() >= HEADER_LEN => {
-                // Another signature sticks a bank for good: the generator decides when.
                 let headers = (0..SIGNATURE.start).chain(SIGNATURE.end..HEADER_LEN);
                 let at = headers.choose(rng).expect("not empty");
                 payload[at] = if rng.random_bool(0.3) { rng.random() } else { payload[at] ^ 1 };

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use xagg_proto::Job;
 use xagg_testbed::skip_unless_root;
 use xagg_wire::fixed::{Exponent, Magnitude, dequantise, magnitude, quantise};
 use xagg_wire::repr::{Contribution, Rejection};
@@ -31,7 +32,8 @@ pub(super) fn fresh(test: &str, workers: usize, slots: u32) -> Option<Harness> {
 }
 
 fn hello(harness: &Harness, nonce: u64) -> Repr {
-    Repr::Hello { nonce, slots: harness.job.slots, workers: harness.job.worker_count() }
+    let Job { slots, checksum, .. } = harness.job;
+    Repr::Hello { nonce, slots, workers: harness.job.worker_count(), checksum }
 }
 
 /// A contribution of the same value in all lanes.
@@ -59,7 +61,11 @@ impl Harness {
         write_body(packet.body_mut());
         let incarnation = if matches!(repr, Repr::Hello { .. }) { 0 } else { INCARNATION };
         let cookie = self.job.cookie(rank);
-        repr.emit(&Flow { job: self.job.id, view: self.job.view, rank, cookie, incarnation }, &mut packet);
+        repr.emit(
+            &Flow { job: self.job.id, view: self.job.view, rank, cookie, incarnation },
+            &mut packet,
+            self.job.checksum,
+        );
         payload
     }
 
@@ -106,7 +112,8 @@ impl Harness {
     /// What the one answer says.
     pub(super) fn reply(&self, outcome: &Outcome) -> Repr {
         let Outcome::Reply(payload) = outcome else { panic!("not a reply: {outcome:?}") };
-        let (flow, repr) = Repr::parse(&Packet::new_unchecked(payload), self.job.lanes).expect("valid");
+        let (flow, repr) =
+            Repr::parse(&Packet::new_unchecked(payload), self.job.lanes, self.job.checksum).expect("valid");
         assert_eq!(flow.incarnation, INCARNATION);
         assert_eq!(flow.cookie, self.job.cookie(flow.rank));
         repr
@@ -118,7 +125,9 @@ impl Harness {
         let addresses: Vec<SocketAddr> = copies.iter().map(|(address, _)| *address).collect();
         assert_eq!(addresses, self.job.workers);
         let read = |(rank, (_, payload)): (u16, &(SocketAddr, Vec<u8>))| {
-            let (flow, repr) = Repr::parse(&Packet::new_unchecked(payload), self.job.lanes).expect("valid");
+            let (flow, repr) =
+                Repr::parse(&Packet::new_unchecked(payload), self.job.lanes, self.job.checksum)
+                    .expect("valid");
             assert_eq!((flow.rank, flow.cookie), (rank, self.job.cookie(rank)));
             repr
         };
@@ -241,6 +250,45 @@ fn only_registered_workers_get_in() {
     assert_eq!(harness.count(Counter::Added), 1);
 }
 
+/// WIRE P7.
+#[test]
+fn without_checksums_only_packets_with_lanes_go_unchecked() {
+    if skip_unless_root("without_checksums_only_packets_with_lanes_go_unchecked") {
+        return;
+    }
+    let mut job = job(2, LANES, 4);
+    job.checksum = false;
+    let harness = join(Harness::new(job));
+    let source = harness.job.workers[0];
+    let checksum = |payload: &[u8]| Packet::new_unchecked(payload).checksum();
+    let mut any = harness.gradient_payload(0, Gradient::of(0, 1, 1.0));
+    assert_eq!(checksum(&any), 0);
+    any[60..HEADER_LEN].copy_from_slice(&[1, 2, 3, 4]);
+    assert_eq!(harness.run(source, &any), Outcome::Drop);
+    assert_eq!(harness.count(Counter::Added), 1, "what the field says does not count");
+
+    let pull = Repr::Pull { sequence: 0, slot: 0, redo: false, timestamp: 0 };
+    for control in [harness.hello_payload(0, 100), harness.payload(0, &pull, |_| ())] {
+        let mut damaged = control.clone();
+        damaged[HEADER_LEN] ^= 1;
+        assert_eq!(harness.run(source, &damaged), Outcome::Drop);
+        harness.reply(&harness.run(source, &control));
+    }
+    assert_eq!(harness.refused(Reason::Checksum), 2);
+
+    let Outcome::Broadcast(copies) = harness.gradient(1, Gradient::of(0, 1, 1.0)) else { panic!("not all") };
+    assert!(copies.iter().all(|(_, copy)| checksum(copy) == 0 && harness.value(copy) == 2.0));
+    let Outcome::Reply(again) = harness.pull(0, 0, false) else { panic!("not the sender") };
+    assert_eq!((checksum(&again), harness.value(&again)), (0, 2.0));
+    harness.gradient(0, Gradient::of(1, 2, 1.0));
+    let redo = harness.gradient(1, Gradient::of(1, 2, 1e9));
+    assert!(matches!(harness.broadcast(&redo)[0], Repr::Redo { .. }), "sealed, or it would not be read");
+    let hello = Repr::Hello { nonce: 100, slots: 4, workers: 2, checksum: true };
+    let outcome = harness.send(0, &hello, |_| ());
+    let Repr::Reject(Rejection { reason, .. }) = harness.reply(&outcome) else { panic!("{outcome:?}") };
+    assert_eq!(reason, Reason::Shape);
+}
+
 #[test]
 fn a_flow_is_opened_once() {
     let Some(harness) = fresh("a_flow_is_opened_once", 2, 4) else { return };
@@ -258,9 +306,8 @@ fn a_flow_is_opened_once() {
         assert_eq!(payload.len(), full_len(LANES), "WELCOME proves the MTU");
     }
     assert_eq!(rejection(&harness.send(0, &hello(&harness, 6), |_| ())), Reason::Nonce);
-    for shape in
-        [Repr::Hello { nonce: 5, slots: 5, workers: 2 }, Repr::Hello { nonce: 5, slots: 4, workers: 3 }]
-    {
+    for (slots, workers, checksum) in [(5, 2, true), (4, 3, true), (4, 2, false)] {
+        let shape = Repr::Hello { nonce: 5, slots, workers, checksum };
         assert_eq!(rejection(&harness.send(0, &shape, |_| ())), Reason::Shape);
     }
     assert_eq!(harness.send(1, &hello(&harness, 0), |_| ()), Outcome::Drop);
