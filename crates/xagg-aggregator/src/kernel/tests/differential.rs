@@ -34,7 +34,9 @@ const PACKETS_A_JOB: u64 = 5000;
 /// From here on workers disagree now and then, which sticks banks: before, a job gets deep.
 const FIRST_MISMATCH: u64 = PACKETS_A_JOB / 5 * 4;
 /// Of 10000 packets.
-const MISMATCHES: u32 = 50;
+const MISMATCHES: u32 = 200;
+/// About one of ten is there after a second phase.
+const FEW_RESULTS: u64 = 100;
 const LEAST_PACKETS: u64 = 100_000;
 
 fn from_environment(name: &str) -> Option<u64> {
@@ -103,8 +105,9 @@ impl Reached {
         let workers = shape.0;
         let shape = format!("workers, lanes, slots, ... {shape:?}: {self:?}");
         assert!(self.generation >= 3, "banks are never used again: {shape}");
-        // One worker agrees with itself on everything.
-        let others = workers == 1 || (self.redos > 0 && self.mismatches > 0);
+        // One worker agrees with itself on everything; of few results it may be that none had a second phase.
+        let has_redos = self.redos > 0 || self.results < FEW_RESULTS;
+        let others = workers == 1 || (has_redos && self.mismatches > 0);
         assert!(self.results > 0 && others, "not deep enough: {shape}");
     }
 }
