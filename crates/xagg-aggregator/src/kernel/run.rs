@@ -34,6 +34,19 @@ pub(super) fn dry(program: &OwnedFd, frame: &[u8]) -> Result<Ran, Error> {
     Ok(Ran { action: options.retval, frame: out })
 }
 
+/// Runs the program so many times on a frame, which each run must leave as it is; nanoseconds a run.
+#[cfg(test)]
+pub(super) fn timed(program: &OwnedFd, frame: &[u8], runs: u32) -> Result<u32, Error> {
+    let mut options = libbpf_sys::bpf_test_run_opts {
+        data_in: frame.as_ptr().cast(),
+        data_size_in: frame.len() as u32,
+        repeat: runs.cast_signed(),
+        ..options()
+    };
+    test_run(program, &mut options)?;
+    Ok(options.duration)
+}
+
 /// Runs the program on `frames` frames that seem to come from the interface, and does what it says: transmits, redirects.
 pub(super) fn live(program: &OwnedFd, frame: &[u8], frames: u32, interface: u32) -> Result<(), Error> {
     let mut context =

@@ -151,6 +151,12 @@ impl Harness {
         }
     }
 
+    /// How long the program takes for a payload in a correct frame, run so many times.
+    pub fn nanoseconds(&self, rank: u16, payload: &[u8], runs: u32) -> u32 {
+        let frame = frame(self.job.workers[usize::from(rank)], self.job.aggregator, payload);
+        run::timed(&self.loaded.ingress, &frame, runs).expect("runs")
+    }
+
     /// Lets time pass: until this, the program's clock stands still.
     pub fn set_now(&self, now: Time) {
         let nanoseconds = now.since(Time::ZERO).as_nanos() as u64;
