@@ -26,6 +26,7 @@ pub fn job(family: Family, workers: usize, lanes: usize, slots: u32, timeout_sec
 }
 
 /// The job's aggregator, in the testbed's first aggregator namespace.
+#[allow(dead_code, reason = "the measurement has two jobs")]
 pub fn aggregator(bed: &Testbed, job: &Job, datapath: Datapath) -> RunningAggregator {
     let options = Options { datapath: Some(datapath), interface: None };
     let start = || RunningAggregator::start(std::slice::from_ref(job), &options);

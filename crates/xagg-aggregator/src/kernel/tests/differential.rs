@@ -39,7 +39,7 @@ const MISMATCHES: u32 = 200;
 const FEW_RESULTS: u64 = 100;
 const LEAST_PACKETS: u64 = 100_000;
 
-fn from_environment(name: &str) -> Option<u64> {
+pub(super) fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 

@@ -1,5 +1,4 @@
-//! What the checksum costs a worker. Measures, so it is ignored unless asked for:
-//! `cargo test --release -p xagg-wire --test checksum_cost -- --ignored --nocapture`
+//! What the checksum costs a worker: `cargo run --release -p xagg-wire --example checksum_cost`
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -29,9 +28,7 @@ fn fill(format: Format, values: &[f32], packet: &mut Packet<Vec<u8>>) -> Exponen
     exponent
 }
 
-#[test]
-#[ignore = "measures"]
-fn the_cost_of_the_checksum_to_a_worker() {
+fn main() {
     for lanes in [352, 832] {
         let format = Format::for_workers(4).expect("few");
         let mut values: Vec<f32> = (0..lanes).map(|lane| (lane as f32).sin()).collect();

@@ -1,15 +1,15 @@
-//! What the checksum costs from end to end: 100 MB summed over 4 workers in namespaces, with and without, in turn. Measures, so it is
-//! ignored unless asked for: `cargo test --release -p xagg-aggregator --test checksum_cost -- --ignored --nocapture`
+//! What the checksum costs from end to end: 100 MB summed over 4 workers in namespaces, with and without, in turn. Needs root.
+//! `cargo run --release -p xagg-aggregator --example checksum_cost`
 
+#[path = "../tests/common/mod.rs"]
 mod common;
 
 use std::sync::Barrier;
-use std::thread;
 use std::time::Instant;
 
 use xagg_aggregator::{Datapath, Options, RunningAggregator};
+use xagg_testbed::Testbed;
 use xagg_testbed::exact::{exact_sum, integers};
-use xagg_testbed::{Testbed, skip_unless_root};
 use xagg_wire::Family;
 use xagg_worker::{Client, Job, Reduction};
 
@@ -29,9 +29,7 @@ fn jobs(lanes: usize) -> [Job; 2] {
 }
 
 /// The seconds that a rank's sums took, by job.
-fn sum_in_turn(bed: &Testbed, jobs: &[Job; 2], rank: u16, barrier: &Barrier) -> [Vec<f64>; 2] {
-    let connect = |job| bed.worker(usize::from(rank)).enter(|| Client::connect(job, rank)).expect("joins");
-    let clients = [connect(&jobs[0]), connect(&jobs[1])];
+fn sum_in_turn(clients: &[Client; 2], rank: u16, barrier: &Barrier) -> [Vec<f64>; 2] {
     let (own, expected) = (integers(rank, LENGTH), exact_sum(WORKERS as u16, LENGTH));
     let mut seconds = [vec![], vec![]];
     for round in 0..=ROUNDS {
@@ -65,24 +63,15 @@ fn measure(datapath: Datapath, mtu: usize) {
     let start = || RunningAggregator::start(&jobs, &options);
     let _aggregator = bed.aggregator(0).enter(start).expect("starts");
     let barrier = Barrier::new(WORKERS);
-    let ranks: Vec<_> = thread::scope(|scope| {
-        let of_rank = |rank| {
-            let (bed, jobs, barrier) = (&bed, &jobs, &barrier);
-            scope.spawn(move || sum_in_turn(bed, jobs, rank, barrier))
-        };
-        let ranks: Vec<_> = (0..WORKERS as u16).map(of_rank).collect();
-        ranks.into_iter().map(|rank| rank.join().expect("no panic")).collect()
+    let ranks = common::as_every_rank(&bed, &jobs[0], |rank, with| {
+        let without = bed.worker(usize::from(rank)).enter(|| Client::connect(&jobs[1], rank));
+        sum_in_turn(&[with, without.expect("joins")], rank, &barrier)
     });
     let (with, without) = (summary(&ranks, 0), summary(&ranks, 1));
     println!("{datapath}, MTU {mtu}: with checksum {with}, without {without}");
 }
 
-#[test]
-#[ignore = "measures"]
-fn the_cost_of_the_checksum_to_a_sum_of_100_mb() {
-    if skip_unless_root("the_cost_of_the_checksum_to_a_sum_of_100_mb") {
-        return;
-    }
+fn main() {
     for mtu in [1500, 3498] {
         for datapath in [Datapath::XdpNative, Datapath::Udp] {
             measure(datapath, mtu);
