@@ -37,7 +37,8 @@ const FIRST_MISMATCH: u64 = PACKETS_A_JOB / 5 * 4;
 const MISMATCHES: u32 = 200;
 /// About one of ten is there after a second phase.
 const FEW_RESULTS: u64 = 100;
-const LEAST_PACKETS: u64 = 100_000;
+/// Two jobs of each shape.
+const LEAST_PACKETS: u64 = 2 * SHAPES.len() as u64 * PACKETS_A_JOB;
 
 pub(super) fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
