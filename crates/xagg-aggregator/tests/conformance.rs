@@ -10,18 +10,6 @@ use xagg_testbed::{Testbed, skip_unless_root};
 use xagg_wire::Family;
 use xagg_worker::{Job, Reduction};
 
-/// Values of many magnitudes, so that banks are shifted and fragments are sent again at a common exponent.
-fn reals(rank: u16, length: usize) -> Vec<f32> {
-    let value = |index: usize| {
-        let hash = (index as u64 * 1000 + u64::from(rank) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let fraction = (hash >> 40) as f32 / (1_u64 << 24) as f32 - 0.5;
-        // The magnitude changes with rank and fragment: by up to 2^30, mostly by less than the guard bits.
-        let block = (index / 352 * 7 + usize::from(rank) * 3) % 31;
-        fraction * if block < 25 { 2.0_f32.powi((block % 4) as i32) } else { 2.0_f32.powi(block as i32) }
-    };
-    (0..length).map(value).collect()
-}
-
 struct Case {
     workers: usize,
     family: Family,
@@ -64,7 +52,7 @@ fn run(case: &Case, datapath: Datapath) -> Vec<u32> {
     let aggregator = common::aggregator(&bed, &job, datapath);
     let results = common::as_every_rank(&bed, &job, |rank, client| {
         let first = client.all_reduce(integers(rank, case.length), Reduction::Sum);
-        let second = client.all_reduce(reals(rank, case.length), Reduction::Sum);
+        let second = client.all_reduce(common::reals(rank, case.length), Reduction::Sum);
         let sum = first.wait().unwrap_or_else(|error| panic!("{datapath}: {error}"));
         assert!(sum == exact_sum(job.worker_count(), case.length), "{datapath}: rank {rank} is not exact");
         let reals = second.wait().unwrap_or_else(|error| panic!("{datapath}: {error}"));
@@ -160,7 +148,7 @@ fn two_runs_with_other_arrival_orders_have_the_same_bits() {
             } else {
                 100 + 50 * u64::from(rank)
             }));
-            client.all_reduce(reals(rank, case.length), Reduction::Sum).wait().expect("completes")
+            client.all_reduce(common::reals(rank, case.length), Reduction::Sum).wait().expect("completes")
         });
         results[0].iter().map(|value| value.to_bits()).collect::<Vec<_>>()
     };

@@ -1,6 +1,5 @@
 //! Several jobs on one kernel program, and who else is on the interface.
 
-#[allow(dead_code, reason = "the conformance suite uses the rest")]
 mod common;
 
 use std::thread;

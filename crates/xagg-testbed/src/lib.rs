@@ -19,6 +19,7 @@ mod process;
 mod rate;
 mod root;
 mod shell;
+mod udp;
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -32,6 +33,7 @@ pub use process::{Finished, Process};
 pub use rate::Rate;
 pub use root::{is_root, skip_unless_root};
 pub use shell::ShellError;
+pub use udp::UdpErrors;
 
 use shell::run;
 

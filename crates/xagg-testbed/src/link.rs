@@ -2,9 +2,10 @@
 
 use std::io;
 
+use crate::Testbed;
 use crate::namespace::Node;
 use crate::rate::Rate;
-use crate::shell::{ShellError, run, run_with_input};
+use crate::shell::{ShellError, output, run, run_with_input};
 
 /// What every link is made with.
 #[derive(Clone, Copy, Debug)]
@@ -70,8 +71,16 @@ fn set_offloads(switch: &Node, node: &Node, properties: Properties) -> Result<()
     if properties.offloads {
         ethtool(switch, node.port(), &["gro", "on", "rx-udp-gro-forwarding", "on"])
     } else {
-        ethtool(switch, node.port(), &["tso", "off", "gso", "off", "gro", "on"])?;
-        ethtool(node, Node::INTERFACE, &["tso", "off", "gso", "off", "gro", "off"])
+        ethtool(
+            switch,
+            node.port(),
+            &["tso", "off", "gso", "off", "tx-udp-segmentation", "off", "gro", "on"],
+        )?;
+        ethtool(
+            node,
+            Node::INTERFACE,
+            &["tso", "off", "gso", "off", "tx-udp-segmentation", "off", "gro", "off"],
+        )
     }
 }
 
@@ -104,6 +113,33 @@ pub(crate) fn limit_aggregator(switch: &Node, node: &Node, rate: Rate) -> Result
         "filter add dev {port} ingress pref 2 protocol all u32 match u32 0 0 action mirred egress redirect dev {intermediate}\n"
     );
     run_with_input("tc", &["-n", switch.name(), "-batch", "-"], &redirect)
+}
+
+impl Testbed {
+    /// Puts a short queue before a node: the switch sends to it at this rate, and drops what finds as many bytes waiting.
+    ///
+    /// # Errors
+    /// What `tc` says.
+    pub fn set_short_queue(&self, node: &Node, rate: Rate, bytes: u32) -> Result<(), ShellError> {
+        let bucket =
+            format!("qdisc replace dev {} root tbf rate {rate} burst 20000 limit {bytes}\n", node.port());
+        run_with_input("tc", &["-n", self.switch.name(), "-batch", "-"], &bucket)
+    }
+
+    /// How many packets the switch's queue to a node has dropped.
+    ///
+    /// # Errors
+    /// What `tc` says.
+    pub fn queue_drops(&self, node: &Node) -> Result<u64, ShellError> {
+        let arguments = ["-n", self.switch.name(), "-s", "qdisc", "show", "dev", node.port(), "root"];
+        let shown = output("tc", &arguments)?;
+        parse_drops(&shown).ok_or_else(|| ShellError::Invalid(format!("no count of drops in: {shown}")))
+    }
+}
+
+/// The number in `(dropped 12, overlimits 0 requeues 0)`.
+fn parse_drops(shown: &str) -> Option<u64> {
+    shown.split_once("(dropped ")?.1.split_once(',')?.0.parse().ok()
 }
 
 fn add_bucket(node: &Node, device: &str, rate: Rate) -> Result<(), ShellError> {
