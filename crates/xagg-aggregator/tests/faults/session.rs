@@ -7,6 +7,7 @@ use xagg_aggregator::{Datapath, RunningAggregator};
 use xagg_testbed::exact::{exact_sum, integers};
 use xagg_testbed::{Direction, Done, Faults, Testbed, skip_unless_root};
 use xagg_wire::Family;
+use xagg_worker::handle::Handle;
 use xagg_worker::{Client, Reduction};
 
 use crate::common;
@@ -79,12 +80,10 @@ impl Session {
                 .map(|(client, values)| client.all_reduce(values.clone(), Reduction::Sum))
                 .collect::<Vec<_>>()
         };
-        let handles: Vec<_> = (0..operations).flat_map(begin).collect();
+        let handles = (0..operations).flat_map(begin).collect();
         let exact = exact_sum(WORKERS, LENGTH);
-        for handle in handles {
-            let sum = handle.wait().unwrap_or_else(|error| panic!("{error}; {}", self.totals()));
-            assert!(sum == exact, "a sum is not exact: {}", self.totals());
-        }
+        let all_exact = self.finish(handles).iter().all(|sum| *sum == exact);
+        assert!(all_exact, "a sum is not exact: {}", self.totals());
         assert!(self.sum_of_reals() == self.reals, "other bits than without faults: {}", self.totals());
     }
 
@@ -92,14 +91,26 @@ impl Session {
     fn sum_of_reals(&self) -> Vec<u32> {
         let begin =
             |(rank, client): (u16, &Client)| client.all_reduce(common::reals(rank, LENGTH), Reduction::Sum);
-        let handles: Vec<_> = (0..).zip(&self.clients).map(begin).collect();
-        let bits = handles.into_iter().map(|handle| {
-            let sum = handle.wait().unwrap_or_else(|error| panic!("{error}; {}", self.totals()));
-            sum.into_iter().map(f32::to_bits).collect::<Vec<_>>()
-        });
-        let bits: Vec<_> = bits.collect();
+        let sums = self.finish((0..).zip(&self.clients).map(begin).collect());
+        let bits: Vec<Vec<u32>> =
+            sums.into_iter().map(|sum| sum.into_iter().map(f32::to_bits).collect()).collect();
         assert!(bits.iter().all(|rank| *rank == bits[0]), "ranks differ: {}", self.totals());
         bits.into_iter().next().expect("there are ranks")
+    }
+
+    /// The results of operations, none of which may fail.
+    fn finish(&self, handles: Vec<Handle>) -> Vec<Vec<f32>> {
+        let (mut sums, mut errors) = (vec![], vec![]);
+        for outcome in handles.into_iter().map(Handle::wait) {
+            match outcome {
+                Ok(sum) => sums.push(sum),
+                Err(error) => errors.push(error.to_string()),
+            }
+        }
+        errors.sort();
+        errors.dedup();
+        assert!(errors.is_empty(), "{errors:#?}\n{}", self.totals());
+        sums
     }
 
     /// What has been done to packets so far, and what workers and aggregator have counted.
