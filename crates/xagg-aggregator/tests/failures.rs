@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use xagg_aggregator::Datapath;
 use xagg_testbed::exact::{exact_sum, integers};
-use xagg_testbed::{Testbed, skip_unless_root};
+use xagg_testbed::{Node, Process, Testbed, skip_unless_root};
 use xagg_wire::Family;
 use xagg_worker::handle::Outcome;
 use xagg_worker::{Client, Reduction};
@@ -64,9 +64,55 @@ fn an_aggregator_that_has_ended_is_noticed_at_once_on_every_datapath() {
     is_noticed_at_once(name, false, "has ended or cannot be reached any more");
 }
 
-/// Rank 1's link goes down while both ranks sum, and comes up again after this time, if ever; what the ranks' operations end with.
+/// What a partition cuts.
+#[derive(Clone, Copy, Debug)]
+enum Cut {
+    /// Rank 1's link, at the switch: it notices nothing but silence.
+    Link,
+    /// The same, and rank 1's system soon finds out that its neighbour does not answer any more, and says so.
+    Neighbour,
+    /// Rank 1's own interface: its system has no way to the aggregator any more, and says so.
+    Interface,
+    /// The aggregator's link, at the switch.
+    Aggregator,
+}
+
+impl Cut {
+    const ALL: [Self; 4] = [Self::Link, Self::Neighbour, Self::Interface, Self::Aggregator];
+
+    fn make(self, bed: &Testbed) {
+        match self {
+            Self::Link => bed.link_down(bed.worker(1)).expect("goes down"),
+            Self::Neighbour => {
+                bed.link_down(bed.worker(1)).expect("goes down");
+                // As after some seconds without an answer.
+                ip(bed.worker(1), &["neigh", "flush", "dev", Node::INTERFACE]);
+            }
+            Self::Interface => ip(bed.worker(1), &["link", "set", Node::INTERFACE, "down"]),
+            Self::Aggregator => bed.link_down(bed.aggregator(0)).expect("goes down"),
+        }
+    }
+
+    fn heal(self, bed: &Testbed) {
+        match self {
+            Self::Link | Self::Neighbour => bed.link_up(bed.worker(1)).expect("comes up"),
+            Self::Interface => ip(bed.worker(1), &["link", "set", Node::INTERFACE, "up"]),
+            Self::Aggregator => bed.link_up(bed.aggregator(0)).expect("comes up"),
+        }
+    }
+}
+
+fn ip(node: &Node, arguments: &[&str]) {
+    let mut command = node.command("ip");
+    command.args(arguments);
+    let finished = Process::spawn(command).and_then(|mut process| process.wait(AT_ONCE)).expect("runs");
+    assert!(finished.status.success(), "{}", finished.stderr);
+}
+
+/// There is a cut while both ranks sum, and it is healed after this time, if ever; what the ranks' operations end with.
 fn through_a_partition(
     datapath: Datapath,
+    cut: Cut,
     timeout_seconds: f64,
     heals_after: Option<Duration>,
 ) -> Vec<Outcome> {
@@ -77,28 +123,47 @@ fn through_a_partition(
         let first = client.all_reduce(integers(rank, LENGTH), Reduction::Sum);
         assert!(first.wait().expect("nothing is wrong yet") == exact_sum(2, LENGTH));
         if rank == 1 {
-            bed.link_down(bed.worker(1)).expect("goes down");
+            cut.make(&bed);
         }
         let second = client.all_reduce(integers(rank, LENGTH), Reduction::Sum);
         if let Some(pause) = heals_after.filter(|_| rank == 1) {
             std::thread::sleep(pause);
-            bed.link_up(bed.worker(1)).expect("comes up");
+            assert!(!second.is_done(), "{cut:?} cuts nothing, or is an error at once");
+            cut.heal(&bed);
         }
         second.wait()
     })
 }
 
-#[test]
-fn a_partition_that_heals_within_the_timeout_costs_time_only() {
-    if skip_unless_root("a_partition_that_heals_within_the_timeout_costs_time_only") {
+/// Longer than a system looks for a neighbour, and than the worker then asks an aggregator that is said to be gone.
+const PARTITION: Duration = Duration::from_secs(8);
+
+fn heals_within_the_timeout(name: &str, datapath: Datapath) {
+    if skip_unless_root(name) {
         return;
     }
-    for datapath in Datapath::LADDER {
-        for outcome in through_a_partition(datapath, 30.0, Some(Duration::from_secs(2))) {
-            let sum = outcome.unwrap_or_else(|error| panic!("{datapath}: {error}"));
-            assert!(sum == exact_sum(2, LENGTH), "{datapath}");
+    std::thread::scope(|scope| {
+        for cut in Cut::ALL {
+            scope.spawn(move || {
+                for outcome in through_a_partition(datapath, cut, 30.0, Some(PARTITION)) {
+                    let sum = outcome.unwrap_or_else(|error| panic!("{datapath}, {cut:?}: {error}"));
+                    assert!(sum == exact_sum(2, LENGTH), "{datapath}, {cut:?}");
+                }
+            });
         }
-    }
+    });
+}
+
+#[test]
+fn a_partition_that_heals_within_the_timeout_costs_time_only() {
+    let name = "a_partition_that_heals_within_the_timeout_costs_time_only";
+    heals_within_the_timeout(name, Datapath::XdpNative);
+}
+
+#[test]
+fn a_partition_that_heals_within_the_timeout_costs_time_only_on_udp() {
+    let name = "a_partition_that_heals_within_the_timeout_costs_time_only_on_udp";
+    heals_within_the_timeout(name, Datapath::Udp);
 }
 
 #[test]
@@ -106,15 +171,24 @@ fn a_partition_that_stays_is_an_error_on_both_sides() {
     if skip_unless_root("a_partition_that_stays_is_an_error_on_both_sides") {
         return;
     }
-    for datapath in Datapath::LADDER {
-        let outcomes = through_a_partition(datapath, 2.0, None);
-        let words: [&[&str]; 2] = [
-            &["rank 0", "operation 1", "phase", "rank 1 is missing", "last heard"],
-            &["rank 1", "operation 1", "phase", "last heard"],
-        ];
-        for (outcome, words) in outcomes.into_iter().zip(words) {
+    for (datapath, cut) in
+        Datapath::LADDER.into_iter().flat_map(|datapath| Cut::ALL.map(|cut| (datapath, cut)))
+    {
+        let begin = Instant::now();
+        let outcomes = through_a_partition(datapath, cut, 2.0, None);
+        assert!(begin.elapsed() < AT_ONCE, "{datapath}, {cut:?}: after {:?}", begin.elapsed());
+        for (rank, outcome) in outcomes.into_iter().enumerate() {
             let error = outcome.expect_err("half of the job is gone").to_string();
-            assert!(words.iter().all(|word| error.contains(word)), "{datapath}: {error}");
+            let more = match (cut, rank) {
+                (Cut::Link | Cut::Neighbour | Cut::Interface, 0) => "rank 1 is missing",
+                (Cut::Interface, _) => "the network says that there is no way",
+                // Within two seconds no system has found out.
+                _ => "",
+            };
+            let who = format!("rank {rank}, operation 1");
+            for word in [&who, "phase", "no progress for 2.0s", more, "last heard"] {
+                assert!(error.contains(word), "{datapath}, {cut:?}: {word:?} is missing: {error}");
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A worker: one rank that pushes its gradients to the aggregator and gets everybody's sum back.
 //!
 //! - commands: [`Worker::submit`];
-//! - what came in: [`Worker::handle_datagram`], [`Worker::handle_unreachable`], [`Worker::handle_timeout`];
+//! - what came in: [`Worker::handle_datagram`], [`Worker::handle_unreachable`], [`Worker::handle_no_way`], [`Worker::handle_timeout`];
 //! - what goes out: [`Worker::poll_transmit`], [`Worker::poll_timeout`], [`Worker::poll_event`];
 //! - getters: [`Worker::stats`], [`Worker::waits`], [`Worker::rank`], [`Worker::error`], [`Worker::holds_result`], [`Worker::held`].
 //!
@@ -126,6 +126,8 @@ pub struct Worker {
     last_heard: Option<(Kind, Time)>,
     /// Since when the network says that the aggregator cannot be reached, unless something was heard from it since.
     unreachable: Option<Time>,
+    /// Whether the network says that there is no way to the aggregator, unless something was heard from it since.
+    no_way: bool,
     last_pending: Option<PendingReport>,
     waiting: Waiting,
     stats: Stats,
@@ -174,6 +176,7 @@ impl Worker {
             last_progress: Time::ZERO,
             last_heard: None,
             unreachable: None,
+            no_way: false,
             last_pending: None,
             waiting: Waiting::new(rank),
             stats: Stats::default(),
@@ -294,7 +297,7 @@ impl Worker {
         }
     }
 
-    /// The aggregator cannot be reached, most likely since its port is closed: the network has said so (ICMP), or somebody has who
+    /// Nobody listens at the aggregator's port: its machine has said so (ICMP), or somebody has who
     /// knows the addresses only, since such a message has no cookie. So it is a reason to ask, and silence after that is the answer. While joining, the
     /// aggregator may just not be there yet.
     pub fn handle_unreachable(&mut self, now: Time) {
@@ -303,6 +306,12 @@ impl Worker {
             self.unreachable = Some(now);
             self.results.restart_timer(now);
         }
+    }
+
+    /// The network says that there is no way to the aggregator: a link is down, or its machine does not answer. That passes, or the
+    /// timeout ends it.
+    pub const fn handle_no_way(&mut self) {
+        self.no_way = true;
     }
 
     /// When silence will have shown that the aggregator has ended.
@@ -423,8 +432,10 @@ impl Worker {
 
     fn stalled(&self, now: Time) -> WorkerError {
         let (operation, phase) = self.standing();
+        let claim =
+            if self.no_way { "; the network says that there is no way to the aggregator" } else { "" };
         let progress = self.operations.oldest().map_or_else(String::new, |oldest| {
-            format!("{} of {} fragments complete", oldest.done, oldest.fragments)
+            format!("{} of {} fragments complete{claim}", oldest.done, oldest.fragments)
         });
         let still_pending =
             self.last_pending.as_ref().filter(|report| Some(report.sequence) >= self.fragments.oldest());

@@ -260,8 +260,8 @@ fn counters_count_and_without_offloads_no_frame_exceeds_the_mtu() {
     if skip_unless_root("counters_count_and_without_offloads_no_frame_exceeds_the_mtu") {
         return;
     }
-    let over_tcp = |from: &Node, to: &Node| assert!(blast(from, to) > 0.0);
-    let ways: [(&str, &dyn Fn(&Node, &Node)); 2] = [("TCP", &over_tcp), ("UDP", &send_batches)];
+    let over_tcp: fn(&Node, &Node) = |from, to| assert!(blast(from, to) > 0.0);
+    let ways = [("TCP", over_tcp), ("UDP", send_batches)];
     for ((name, send), offloads) in ways.into_iter().flat_map(|way| [(way, true), (way, false)]) {
         let bed = Testbed::builder().workers(2).offloads(offloads).build().expect("builds");
         let (from, to) = (bed.worker(0), bed.worker(1));

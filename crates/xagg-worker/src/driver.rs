@@ -192,8 +192,10 @@ impl Driver {
                         self.worker.handle_network_error(self.refusal(&error));
                     }
                 }
-                Err(error) if is_claim(&error) => self.worker.handle_unreachable(now),
-                Err(error) => self.handle_error(&error),
+                Err(error) => match Claim::of(&error) {
+                    Some(claim) => self.pass_on(claim),
+                    None => self.handle_error(&error),
+                },
             }
         }
         true
@@ -212,15 +214,41 @@ impl Driver {
                 Ok(true) => (self.unsent, self.claims) = (0, 0),
                 // The poll tells when there is room again.
                 Ok(false) => return false,
-                Err(error) if is_claim(&error) && self.claims < MOST_CLAIMS => {
-                    self.claims += 1;
-                    let now = self.now();
-                    self.worker.handle_unreachable(now);
+                Err(error) => {
+                    if !self.is_bearable(&error) {
+                        self.handle_send_error(&error);
+                    }
                 }
-                Err(error) => self.handle_send_error(&error),
             }
         }
         true
+    }
+
+    /// Whether sending may go on after this error: one of a few claims, or no way to the aggregator of a worker that has joined. That
+    /// is a partition: what was to be sent is lost, and the worker's timeout bounds it.
+    fn is_bearable(&mut self, error: &io::Error) -> bool {
+        let Some(claim) = Claim::of(error) else { return false };
+        self.pass_on(claim);
+        if self.claims < MOST_CLAIMS {
+            self.claims += 1;
+            return true;
+        }
+        let is_partition = claim == Claim::NoWay && self.joined.is_none();
+        if is_partition {
+            self.unsent = 0;
+        }
+        is_partition
+    }
+
+    fn pass_on(&mut self, claim: Claim) {
+        match claim {
+            Claim::Closed => {
+                let now = self.now();
+                self.worker.handle_unreachable(now);
+            }
+            Claim::NoWay => self.worker.handle_no_way(),
+            Claim::TooLong => {}
+        }
     }
 
     /// What was to be sent is lost, like any other packet that does not arrive. Some devices take no batches and say so only
@@ -312,20 +340,35 @@ impl Driver {
     }
 }
 
-/// Whether an ICMP message can have caused the error. Whoever forges one needs no cookie, so it is only a claim.
-fn is_claim(error: &io::Error) -> bool {
-    const OF_ICMP: [i32; 9] = [
-        libc::ECONNREFUSED,
-        libc::EHOSTUNREACH,
-        libc::ENETUNREACH,
-        libc::EHOSTDOWN,
-        libc::ENONET,
-        libc::ENOPROTOOPT,
-        libc::EOPNOTSUPP,
-        libc::EPROTO,
-        libc::EMSGSIZE,
-    ];
-    error.raw_os_error().is_some_and(|code| OF_ICMP.contains(&code))
+/// What an error says that an ICMP message can have caused. Whoever forges one needs no cookie, so it is only a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Claim {
+    /// The aggregator's machine is there, and nobody listens at the port.
+    Closed,
+    /// Packets do not get there: no route, no neighbour, an interface that is down, a filter.
+    NoWay,
+    /// Packets are too long for the way.
+    TooLong,
+}
+
+impl Claim {
+    fn of(error: &io::Error) -> Option<Self> {
+        match error.raw_os_error()? {
+            libc::ECONNREFUSED => Some(Self::Closed),
+            libc::EMSGSIZE => Some(Self::TooLong),
+            libc::EHOSTUNREACH
+            | libc::ENETUNREACH
+            | libc::EHOSTDOWN
+            | libc::ENETDOWN
+            | libc::ENONET
+            | libc::ENOPROTOOPT
+            | libc::EOPNOTSUPP
+            | libc::EPROTO
+            | libc::EACCES
+            | libc::EPERM => Some(Self::NoWay),
+            _ => None,
+        }
+    }
 }
 
 /// Whether an error is one of a moment without memory or room.

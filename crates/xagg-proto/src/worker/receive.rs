@@ -27,7 +27,7 @@ impl Worker {
                 self.stats.packets_received += 1;
                 self.stats.bytes_received += payload.len() as u64;
                 self.last_heard = Some((repr.kind_and_flags().0, now));
-                self.unreachable = None;
+                (self.unreachable, self.no_way) = (None, false);
                 self.stats.marked_received += u64::from(marked);
                 if repr.kind_and_flags().0 == Kind::Result {
                     self.congestion.on_result(now, self.flight.round_trip(), marked);
