@@ -1,6 +1,6 @@
 //! The `xagg` command, one file per sub-command.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -41,7 +41,8 @@ fn main() -> ExitCode {
     match run(Cli::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            // A full disk under the standard error is no reason to end in another way.
+            let _best_effort = writeln!(std::io::stderr(), "error: {error:#}");
             ExitCode::FAILURE
         }
     }
@@ -68,6 +69,8 @@ fn start_log() -> anyhow::Result<()> {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
+        // It would be told on the standard error, which is what does not work then, and end the thread.
+        .log_internal_errors(false)
         .init();
     Ok(())
 }
