@@ -1,8 +1,11 @@
 //! Whole jobs over loopback with the udp datapath: every member a process.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::common::{JobFile, LIMIT, expect_error, finish, spawn, text, xagg};
+use crate::common::{JobFile, LIMIT, expect_error, finish, ready, spawn, text, xagg};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -231,6 +234,40 @@ fn drops_are_counted_by_reason_with_what_they_mean() {
     let status = finish(xagg(&["status", "--port", &stranger.port.to_string()])).stdout;
     assert!(status.contains("dropped: cookie"), "{status}");
     assert!(status.contains("cookie: a worker has a job file with another secret"), "{status}");
+}
+
+/// The command with a log that goes to a full disk.
+fn with_full_log(command: &Command) -> Command {
+    let mut full = Command::new("sh");
+    full.args(["-c", "exec \"$0\" \"$@\" 2> /dev/full"]).arg(command.get_program()).args(command.get_args());
+    full.env("XAGG_LOG", "trace");
+    full
+}
+
+#[test]
+fn a_log_on_a_full_disk_changes_nothing() {
+    let job = JobFile::on_loopback(2, 5.0);
+    // Everybody may read the job file, which is worth a line of the log.
+    std::fs::set_permissions(job.path(), Permissions::from_mode(0o644)).expect("changes the mode");
+    let mut aggregator = ready(with_full_log(&job.aggregator(&["--datapath", "udp"])));
+    let ranks = [0, 1].map(|rank| spawn(with_full_log(&job.rank(rank, &["--elements", "1000"]))));
+    for mut rank in ranks {
+        assert_eq!(rank.wait(LIMIT).expect("ends").status.code(), Some(0));
+    }
+    aggregator.signal(Signal::SIGINT).expect("sent");
+    assert_eq!(aggregator.wait(LIMIT).expect("ends").status.code(), Some(0));
+    // An error that cannot be told is still one in the exit code.
+    assert_eq!(finish(with_full_log(&job.rank(9, &[]))).status.code(), Some(1));
+}
+
+#[test]
+fn a_worker_of_another_view_gets_no_answer() {
+    let job = JobFile::on_loopback(2, 1.0).replaced("job = 5", "job = 5\nview = 2");
+    let _aggregator = job.running();
+    let old = job.replaced("view = 2", "view = 1");
+    expect_error(&finish(old.rank(0, &[])), &["rank 0", "no answer", "same job file"]);
+    let status = finish(xagg(&["status", "--port", &old.port.to_string(), "--json"]));
+    assert!(json(&status.stdout)["drops"]["job"].as_u64() > Some(0), "{}", status.stdout);
 }
 
 #[test]
