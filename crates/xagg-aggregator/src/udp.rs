@@ -101,7 +101,11 @@ impl UdpAggregator {
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         let failure = self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner);
-        failure.as_ref().map(ToString::to_string)
+        let panicked = || {
+            let has_ended = self.thread.as_ref().is_some_and(JoinHandle::is_finished);
+            has_ended.then(|| "its thread has panicked".to_owned())
+        };
+        failure.as_ref().map(ToString::to_string).or_else(panicked)
     }
 
     /// All counters and every worker's progress.
@@ -235,6 +239,24 @@ fn wait_writable(socket: &BatchSocket) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_that_panics_is_a_failure() {
+        let (aggregator, failure) = (Mutex::new(Aggregator::new(1, 16)), Mutex::new(None));
+        let shared =
+            Arc::new(Shared { aggregator, stop: AtomicBool::new(false), failure, origin: Instant::now() });
+        let waker = Waker::new(Poll::new().expect("a poll").registry(), STOP).expect("a waker");
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || ended.recv().expect("panics when the other end is dropped"));
+        let datapath = UdpAggregator { shared, jobs: vec![], waker, thread: Some(thread) };
+        assert_eq!(datapath.failure(), None);
+        drop(end);
+        let noticed = (0..1000).any(|_| {
+            std::thread::sleep(Duration::from_millis(5));
+            datapath.failure().is_some_and(|failure| failure.contains("panicked"))
+        });
+        assert!(noticed);
+    }
 
     #[test]
     fn a_socket_that_is_broken_for_good_ends_the_datapath() {

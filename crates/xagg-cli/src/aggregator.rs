@@ -80,7 +80,7 @@ fn wait(signals: &mut Signals, aggregator: &RunningAggregator) -> anyhow::Result
             return Ok(signal);
         }
         if let Some(failure) = aggregator.failure() {
-            anyhow::bail!("the aggregator has lost its socket and cannot go on: {failure}");
+            anyhow::bail!("the aggregator cannot go on: {failure}");
         }
         std::thread::sleep(LOOK);
     }

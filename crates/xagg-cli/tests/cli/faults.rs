@@ -123,8 +123,10 @@ fn a_worker_without_memory_is_named_by_every_survivor() {
     }
     let bed = Testbed::builder().workers(3).build().expect("a testbed");
     let job = job(3, "slots = 3000");
-    let (_aggregator, mut ranks) = start(&bed, &job, KERNEL, &ENDLESS);
-    ranks[2].wait_for_output("iteration 3", LIMIT).expect("works");
+    // So long that the allocator asks the system for every vector anew.
+    let long = ["--elements", "9000000", "--iterations", "1000000", "--no-check"];
+    let (_aggregator, mut ranks) = start(&bed, &job, KERNEL, &long);
+    ranks[2].wait_for_output("iteration 0", LIMIT).expect("works");
     let mut limit = Command::new("prlimit");
     limit.args(["--as=1:1", "--pid", &ranks[2].pid().to_string()]);
     assert!(finish(limit).status.success(), "there is no memory for it any more");

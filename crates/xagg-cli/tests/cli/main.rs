@@ -1,5 +1,6 @@
 //! The built command: wrong usage, whole jobs over loopback, whole jobs in network namespaces.
 
+mod clock;
 mod common;
 mod faults;
 mod flood;
