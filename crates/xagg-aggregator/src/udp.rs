@@ -3,25 +3,23 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use mio::{Events, Poll, Token, Waker};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use thiserror::Error;
 use xagg_proto::aggregator::{Action, AdmitError};
 use xagg_proto::{Aggregator, Job, Time};
-use xagg_socket::{BatchSocket, Retries};
+use xagg_socket::{BatchSocket, Retries, Waker};
 
 use crate::report::{JobReport, Report, WorkerReport};
 
-const SOCKET: Token = Token(0);
-const STOP: Token = Token(1);
 /// How long a full send buffer may stay full before an answer is given up: it is then a lost packet like any other.
-const SEND_PATIENCE_MILLIS: u8 = 10;
+const SEND_PATIENCE: Duration = Duration::from_millis(10);
+
+/// No wait is longer.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// Why the udp datapath does not run.
 #[derive(Debug, Error)]
@@ -72,23 +70,21 @@ impl UdpAggregator {
     /// # Errors
     /// [`UdpError`].
     pub fn start(address: SocketAddr, incarnation: u32, jobs: &[Job]) -> Result<Self, UdpError> {
-        let mut socket = BatchSocket::bind(address).map_err(|reason| UdpError::Bind { address, reason })?;
+        let socket = BatchSocket::bind(address).map_err(|reason| UdpError::Bind { address, reason })?;
         let packet_len = jobs.first().map_or(1, Job::packet_len);
         let mut aggregator = Aggregator::new(incarnation, socket.receive_room(packet_len));
         for job in jobs {
             aggregator.admit_job(job)?;
         }
-        let poll = Poll::new()?;
-        socket.register(poll.registry(), SOCKET)?;
-        let waker = Waker::new(poll.registry(), STOP)?;
+        let waker = Waker::new()?;
         let (aggregator, origin) = (Mutex::new(aggregator), Instant::now());
         let shared =
             Arc::new(Shared { aggregator, stop: AtomicBool::new(false), failure: Mutex::new(None), origin });
         let thread = {
-            let shared = Arc::clone(&shared);
+            let (shared, waker) = (Arc::clone(&shared), waker.clone());
             std::thread::Builder::new().name("xagg-udp".to_owned()).spawn(move || {
                 // The socket is closed with this, so workers notice at once that nobody listens.
-                if let Err(error) = serve(&shared, socket, poll) {
+                if let Err(error) = serve(&shared, socket, &waker) {
                     *shared.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
                 }
             })?
@@ -129,7 +125,7 @@ impl UdpAggregator {
 impl Drop for UdpAggregator {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
-        let _woken = self.waker.wake();
+        self.waker.wake();
         if let Some(thread) = self.thread.take() {
             let _ended = thread.join();
         }
@@ -137,14 +133,10 @@ impl Drop for UdpAggregator {
 }
 
 /// The datapath's thread: receives, lets the twin work, sends, until told to stop.
-fn serve(shared: &Shared, mut socket: BatchSocket, mut poll: Poll) -> io::Result<()> {
+fn serve(shared: &Shared, mut socket: BatchSocket, waker: &Waker) -> io::Result<()> {
     let (mut outbox, mut retries) = (Outbox::default(), Retries::default());
-    let mut events = Events::with_capacity(8);
     while !shared.stop.load(Ordering::Relaxed) {
-        match poll.poll(&mut events, Some(Duration::from_secs(1))) {
-            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
-            _ => {}
-        }
+        socket.wait(waker, false, LONGEST_WAIT)?;
         serve_waiting(shared, &mut socket, &mut outbox, &mut retries)?;
     }
     Ok(())
@@ -222,22 +214,17 @@ fn send(socket: &BatchSocket, destination: SocketAddr, packets: &[u8], packet_le
     match socket.send(destination, packets, packet_len) {
         Ok(true) => {}
         Ok(false) => {
-            wait_writable(socket);
+            let _timeout_or_room = socket.wait_for_room(SEND_PATIENCE);
             let _lost_if_still_full = socket.send(destination, packets, packet_len);
         }
         Err(error) => tracing::debug!("sending to {destination}: {error}"),
     }
 }
 
-fn wait_writable(socket: &BatchSocket) {
-    // SAFETY: the descriptor is the socket's, which outlives the borrow.
-    let descriptor = unsafe { BorrowedFd::borrow_raw(socket.as_raw_fd()) };
-    let mut polled = [PollFd::new(descriptor.as_fd(), PollFlags::POLLOUT)];
-    let _timeout_or_ready = poll(&mut polled, PollTimeout::from(SEND_PATIENCE_MILLIS));
-}
-
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
     use super::*;
 
     #[test]

@@ -1,15 +1,18 @@
 //! A UDP socket that sends and receives in batches: segmentation offload (GSO) one way, coalescing (GRO) and `recvmmsg` the other.
 //! Packets carry DF and can be marked by the network (ECT(0)), and the socket never blocks. Used by the worker and by the aggregator's udp datapath.
 
+mod wait;
+
 use std::io::{self, ErrorKind, IoSliceMut};
-use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, RawFd};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
-use mio::{Interest, Registry, Token};
 use nix::sys::socket::sockopt::RcvBufForce;
 use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
 use socket2::SockRef;
+
+pub use wait::Waker;
 
 /// What is asked for as receive buffer, in bytes: results come when the last worker is ready, not when we are.
 const RECEIVE_BUFFER: usize = 8 << 20;
@@ -22,7 +25,7 @@ const RUN: usize = 1 << 16;
 
 /// A bound, non-blocking UDP socket with room for a batch of datagrams.
 pub struct BatchSocket {
-    socket: mio::net::UdpSocket,
+    socket: UdpSocket,
     state: UdpSocketState,
     room: Box<[u8]>,
 }
@@ -33,11 +36,11 @@ impl BatchSocket {
     /// # Errors
     /// What the system says.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
-        let socket = std::net::UdpSocket::bind(address)?;
+        let socket = UdpSocket::bind(address)?;
         let state = UdpSocketState::new((&socket).into())?;
         set_receive_buffer(&socket);
         let room = vec![0; RUN * BATCH_SIZE].into_boxed_slice();
-        Ok(Self { socket: mio::net::UdpSocket::from_std(socket), state, room })
+        Ok(Self { socket, state, room })
     }
 
     /// Takes datagrams only from this peer from now on, and errors (ICMP) about it.
@@ -46,14 +49,6 @@ impl BatchSocket {
     /// What the system says.
     pub fn connect(&self, peer: SocketAddr) -> io::Result<()> {
         self.socket.connect(peer)
-    }
-
-    /// Registers the socket with a poll. Wake-ups are edge-triggered: receive until nothing is left.
-    ///
-    /// # Errors
-    /// What the system says.
-    pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
-        registry.register(&mut self.socket, token, Interest::READABLE | Interest::WRITABLE)
     }
 
     /// How many packets of this length go out in one call.
@@ -152,21 +147,20 @@ impl Retries {
     }
 }
 
-/// How long a poll should wait for this: polls count whole milliseconds and round up, so what is due sooner than that is not
-/// waited for at all.
-#[must_use]
-pub fn poll_wait(wait: Duration) -> Duration {
-    if wait < Duration::from_millis(1) { Duration::ZERO } else { wait }
-}
-
 impl AsRawFd for BatchSocket {
     fn as_raw_fd(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
 }
 
+impl AsFd for BatchSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
 /// Asks for a large receive buffer; privileged processes get it whatever the limit.
-fn set_receive_buffer(socket: &std::net::UdpSocket) {
+fn set_receive_buffer(socket: &UdpSocket) {
     let forced = nix::sys::socket::setsockopt(socket, RcvBufForce, &RECEIVE_BUFFER);
     let socket = SockRef::from(socket);
     if forced.is_err() {

@@ -156,9 +156,9 @@ impl Builder {
         let queues = std::thread::available_parallelism().map_or(1, usize::from).min(16);
         let properties = self.properties(queues);
         link::connect(&bed.switch, node, BRIDGE, properties)?;
-        link::spread_queues(&bed.switch, node, queues)?;
-        if let Some(rate) = self.rate {
-            link::limit_aggregator(&bed.switch, node, rate)?;
+        match self.rate {
+            Some(rate) => link::limit_aggregator(&bed.switch, node, rate)?,
+            None => link::spread_queues(&bed.switch, node, queues)?,
         }
         // The bridge learns where the node is before any worker asks.
         run("ip", &["-n", node.name(), "link", "set", "dev", Node::INTERFACE, "up"])

@@ -98,6 +98,15 @@ impl Testbed {
         run("ip", &["-n", self.switch.name(), "link", "set", node.port(), "up"])
     }
 
+    /// Packets that have been dropped so far because the queue of a link's rate was full, of all links in both directions.
+    ///
+    /// # Errors
+    /// What `tc` says.
+    pub fn queue_drops(&self) -> Result<u64, ShellError> {
+        let nodes = std::iter::once(&self.switch).chain(&self.workers).chain(&self.aggregators);
+        nodes.map(link::queue_drops).sum()
+    }
+
     /// Removes what processes have left that did not live to remove it: namespaces, and the processes in them.
     pub fn remove_stale() {
         for name in namespace::existing() {

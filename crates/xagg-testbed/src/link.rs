@@ -143,12 +143,22 @@ fn parse_drops(shown: &str) -> Option<u64> {
 }
 
 fn add_bucket(node: &Node, device: &str, rate: Rate) -> Result<(), ShellError> {
-    // A token bucket refills once a timer tick at worst (4 ms): it must hold what passes in that time.
-    let burst = (rate.bits_per_second() / 8 / 200).max(20_000).to_string();
-    let rate = rate.to_string();
+    let (burst, rate) = (rate.burst().to_string(), rate.to_string());
     let bucket =
         ["qdisc", "add", "dev", device, "root", "tbf", "rate", &rate, "burst", &burst, "latency", "25ms"];
     run("tc", &[&["-n", node.name()], bucket.as_slice()].concat())
+}
+
+/// What the queueing disciplines of a node's interfaces have dropped.
+pub(crate) fn queue_drops(node: &Node) -> Result<u64, ShellError> {
+    let table = output("tc", &["-n", node.name(), "-s", "qdisc", "show"])?;
+    parse_drops(&table).ok_or_else(|| ShellError::Invalid(format!("no counters in what tc shows: {table}")))
+}
+
+/// Adds up what stands as `(dropped 12, overlimits 0 requeues 0)`.
+fn parse_drops(table: &str) -> Option<u64> {
+    let counts = table.split("(dropped ").skip(1).map(|rest| rest.split(',').next()?.parse::<u64>().ok());
+    table.is_empty().then_some(0).or_else(|| counts.sum::<Option<u64>>())
 }
 
 impl Node {

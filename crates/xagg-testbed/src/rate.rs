@@ -21,6 +21,13 @@ impl Rate {
     pub const fn bits_per_second(self) -> u64 {
         self.0
     }
+
+    /// What a link of this rate passes at once after a pause, in bytes: its token bucket. It refills once a timer tick at worst (4 ms), so it
+    /// must hold what passes in that time.
+    #[must_use]
+    pub fn burst(self) -> u64 {
+        (self.0 / 8 / 200).max(20_000)
+    }
 }
 
 impl FromStr for Rate {

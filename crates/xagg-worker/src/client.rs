@@ -2,14 +2,13 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
 use thiserror::Error;
 use xagg_proto::worker::{Buffer, Failure, Stats, Waits, WorkerError};
 use xagg_proto::{Job, Worker};
-use xagg_socket::BatchSocket;
+use xagg_socket::{BatchSocket, Waker};
 use xagg_wire::Reduction;
 
 use crate::driver::{Command, Done, Driver, SharedSnapshot};
@@ -49,7 +48,7 @@ pub enum ClientError {
 pub struct Client {
     rank: u16,
     commands: Sender<Command>,
-    waker: Arc<mio::Waker>,
+    waker: Waker,
     snapshot: SharedSnapshot,
     thread: Option<JoinHandle<()>>,
 }
@@ -99,9 +98,7 @@ impl Client {
     ) {
         let done: Done = Box::new(done);
         match self.commands.send(Command::AllReduce { buffer, reduction, weight, done }) {
-            Ok(()) => {
-                let _woken = self.waker.wake();
-            }
+            Ok(()) => self.waker.wake(),
             Err(failed) => {
                 if let Command::AllReduce { buffer, done, .. } = failed.0 {
                     done(Err((driver_failed(self.rank), buffer)));
@@ -127,7 +124,7 @@ impl Client {
 impl Drop for Client {
     fn drop(&mut self) {
         let _sent = self.commands.send(Command::Close);
-        let _woken = self.waker.wake();
+        self.waker.wake();
         // In a callback on the driver's own thread there is nothing to wait for: it ends once the callback returns.
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != std::thread::current().id()

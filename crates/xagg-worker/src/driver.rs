@@ -7,19 +7,16 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use mio::{Events, Poll, Token, Waker};
 use xagg_proto::worker::{Buffer, Event, Failure, Stats, Waits, WorkerError};
 use xagg_proto::{Job, Time, Worker};
-use xagg_socket::{BatchSocket, Retries, poll_wait};
+use xagg_socket::{BatchSocket, Retries, Waker};
 use xagg_wire::Reduction;
 
-const SOCKET: Token = Token(0);
-const COMMANDS: Token = Token(1);
 /// Batches received, and sent, before the other gets its turn: receipts open the window, sending empties it.
 const BATCHES_A_TURN: usize = 4;
 /// How often in a row sending may fail with what an ICMP message can cause: an error of our own machine fails every time.
 const MOST_CLAIMS: u32 = 8;
-/// No poll is longer, whatever the state machine says.
+/// No wait is longer, whatever the state machine says.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// How an operation ends: the buffer comes back in any case.
@@ -64,8 +61,7 @@ pub(crate) struct Driver {
     packet_len: usize,
     /// Packets in one call; 1 where the aggregator cannot take batches.
     segments: usize,
-    poll: Poll,
-    waker: Arc<Waker>,
+    waker: Waker,
     inbox: Receiver<Command>,
     /// Told once whether the worker has joined.
     joined: Option<Sender<Result<(), WorkerError>>>,
@@ -83,15 +79,13 @@ pub(crate) struct Driver {
 impl Driver {
     pub(crate) fn new(
         worker: Worker,
-        mut socket: BatchSocket,
+        socket: BatchSocket,
         job: &Job,
         inbox: Receiver<Command>,
         joined: Sender<Result<(), WorkerError>>,
         snapshot: SharedSnapshot,
     ) -> io::Result<Self> {
-        let poll = Poll::new()?;
-        socket.register(poll.registry(), SOCKET)?;
-        let waker = Arc::new(Waker::new(poll.registry(), COMMANDS)?);
+        let waker = Waker::new()?;
         let packet_len = job.packet_len();
         let segments = socket.segments(packet_len);
         Ok(Self {
@@ -102,7 +96,6 @@ impl Driver {
             mtu: job.mtu(),
             packet_len,
             segments,
-            poll,
             waker,
             inbox,
             joined: Some(joined),
@@ -118,13 +111,12 @@ impl Driver {
     }
 
     /// What wakes the thread after a command has been sent.
-    pub(crate) fn waker(&self) -> Arc<Waker> {
-        Arc::clone(&self.waker)
+    pub(crate) fn waker(&self) -> Waker {
+        self.waker.clone()
     }
 
     /// Works until closed.
     pub(crate) fn run(mut self) {
-        let mut events = Events::with_capacity(8);
         loop {
             self.take_commands();
             let more_to_receive = self.receive();
@@ -135,11 +127,8 @@ impl Driver {
             if self.closed {
                 return;
             }
-            let wait = if more_to_receive || more_to_send { Duration::ZERO } else { self.wait() };
-            if let Err(error) = self.poll.poll(&mut events, Some(wait))
-                && error.kind() != ErrorKind::Interrupted
-            {
-                self.worker.handle_network_error(format!("waiting for packets: {error}"));
+            if !more_to_receive && !more_to_send {
+                self.wait();
             }
         }
     }
@@ -148,10 +137,22 @@ impl Driver {
         Time::from_origin(self.origin.elapsed())
     }
 
-    fn wait(&mut self) -> Duration {
+    /// Waits for packets, commands, or a timer of the worker. One that has failed receives no more, so only commands wake it.
+    fn wait(&mut self) {
+        let timeout = self.timeout();
+        let waited = if self.worker.error().is_some() {
+            self.waker.wait(timeout)
+        } else {
+            self.socket.wait(&self.waker, self.unsent > 0, timeout)
+        };
+        if let Err(error) = waited {
+            self.worker.handle_network_error(format!("waiting for packets: {error}"));
+        }
+    }
+
+    fn timeout(&mut self) -> Duration {
         let now = self.now();
-        let due = self.worker.poll_timeout().map_or(LONGEST_WAIT, |at| at.since(now));
-        poll_wait(due.min(LONGEST_WAIT))
+        self.worker.poll_timeout().map_or(LONGEST_WAIT, |at| at.since(now)).min(LONGEST_WAIT)
     }
 
     fn take_commands(&mut self) {
@@ -428,6 +429,10 @@ mod tests {
         let error = driver.worker.error().expect("it has failed").to_string();
         assert!(error.contains("rank 0") && error.contains("the network refuses packets"), "{error}");
         assert!(!driver.receive() && !driver.transmit(), "nor to send");
-        assert_eq!(driver.wait(), LONGEST_WAIT);
+        assert_eq!(driver.timeout(), LONGEST_WAIT);
+        // What was put in its place is always ready.
+        let start = Instant::now();
+        driver.wait();
+        assert!(start.elapsed() >= LONGEST_WAIT);
     }
 }
