@@ -71,16 +71,10 @@ fn set_offloads(switch: &Node, node: &Node, properties: Properties) -> Result<()
     if properties.offloads {
         ethtool(switch, node.port(), &["gro", "on", "rx-udp-gro-forwarding", "on"])
     } else {
-        ethtool(
-            switch,
-            node.port(),
-            &["tso", "off", "gso", "off", "tx-udp-segmentation", "off", "gro", "on"],
-        )?;
-        ethtool(
-            node,
-            Node::INTERFACE,
-            &["tso", "off", "gso", "off", "tx-udp-segmentation", "off", "gro", "off"],
-        )
+        // UDP's segmentation (GSO) is not in `gso`.
+        let none = ["tso", "off", "gso", "off", "tx-udp-segmentation", "off", "gro"];
+        ethtool(switch, node.port(), &[&none[..], &["on"]].concat())?;
+        ethtool(node, Node::INTERFACE, &[&none[..], &["off"]].concat())
     }
 }
 
