@@ -232,7 +232,7 @@ mod tests {
         let (aggregator, failure) = (Mutex::new(Aggregator::new(1, 16)), Mutex::new(None));
         let shared =
             Arc::new(Shared { aggregator, stop: AtomicBool::new(false), failure, origin: Instant::now() });
-        let waker = Waker::new(Poll::new().expect("a poll").registry(), STOP).expect("a waker");
+        let waker = Waker::new().expect("a waker");
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || ended.recv().expect("panics when the other end is dropped"));
         let datapath = UdpAggregator { shared, jobs: vec![], waker, thread: Some(thread) };

@@ -165,7 +165,7 @@ fn what_a_full_queue_before_the_aggregator_drops_is_repaired() {
         bed.set_short_queue(node, Rate::mbit(100), 15_000).expect("sets");
         let before = session.totals();
         session.sum(2);
-        let (drops, seen) = (bed.queue_drops(node).expect("counts"), session.totals().since(&before));
+        let (drops, seen) = (bed.queue_drops().expect("counts"), session.totals().since(&before));
         assert!(drops > 0 && seen.of("worker.retransmissions") > 0, "{datapath}: {drops} drops, {seen}");
     }
 }

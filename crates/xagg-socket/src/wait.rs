@@ -100,8 +100,7 @@ mod tests {
     fn a_wait_of_less_than_a_millisecond_is_neither_skipped_nor_rounded_up() {
         let (socket, waker) = (socket(1), Waker::new().expect("a waker"));
         let short = Duration::from_micros(200);
-        let waits: Vec<Duration> =
-            (0..100).map(|_| elapsed(|| socket.wait(&waker, false, short))).collect();
+        let waits: Vec<Duration> = (0..100).map(|_| elapsed(|| socket.wait(&waker, false, short))).collect();
         assert!(waits.iter().all(|wait| *wait >= short), "{waits:?}");
         // Some may be late on a busy machine, all cannot be.
         assert!(waits.iter().any(|wait| *wait < Duration::from_millis(1)), "{waits:?}");

@@ -119,21 +119,6 @@ impl Testbed {
             format!("qdisc replace dev {} root tbf rate {rate} burst 20000 limit {bytes}\n", node.port());
         run_with_input("tc", &["-n", self.switch.name(), "-batch", "-"], &bucket)
     }
-
-    /// How many packets the switch's queue to a node has dropped.
-    ///
-    /// # Errors
-    /// What `tc` says.
-    pub fn queue_drops(&self, node: &Node) -> Result<u64, ShellError> {
-        let arguments = ["-n", self.switch.name(), "-s", "qdisc", "show", "dev", node.port(), "root"];
-        let shown = output("tc", &arguments)?;
-        parse_drops(&shown).ok_or_else(|| ShellError::Invalid(format!("no count of drops in: {shown}")))
-    }
-}
-
-/// The number in `(dropped 12, overlimits 0 requeues 0)`.
-fn parse_drops(shown: &str) -> Option<u64> {
-    shown.split_once("(dropped ")?.1.split_once(',')?.0.parse().ok()
 }
 
 fn add_bucket(node: &Node, device: &str, rate: Rate) -> Result<(), ShellError> {
