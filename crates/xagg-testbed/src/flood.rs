@@ -26,7 +26,7 @@ pub struct Burst {
     pub payloads: Vec<u8>,
 }
 
-/// Sends the same bursts again and again, past every queueing discipline, until it is stopped or dropped.
+/// Sends the same bursts again and again, past every queueing discipline, for a given time or until it is stopped or dropped.
 pub struct Flood {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Flooded>>,
@@ -42,11 +42,12 @@ pub struct Flooded {
 }
 
 impl Flood {
-    /// Sends the bursts out of a node's interface, to another node's.
+    /// Sends the bursts out of a node's interface, to another node's, for this long at most: what is flooded may not get to its end
+    /// before the flood does.
     ///
     /// # Errors
     /// What the system says.
-    pub fn start(from: &Node, to: &Node, bursts: &[Burst]) -> Result<Self, Error> {
+    pub fn start(from: &Node, to: &Node, bursts: &[Burst], longest: Duration) -> Result<Self, Error> {
         let socket = from.enter(packet_socket)?;
         let (from, to) = (from.hardware_address(), to.hardware_address());
         let frames: Vec<Frame> = bursts.iter().map(|burst| Frame::new(from, to, burst)).collect();
@@ -55,7 +56,7 @@ impl Flood {
             let stop = Arc::clone(&stop);
             std::thread::Builder::new()
                 .name("flood".to_owned())
-                .spawn(move || flood(&socket, &frames, &stop))?
+                .spawn(move || flood(&socket, &frames, longest, &stop))?
         };
         Ok(Self { stop, thread: Some(thread) })
     }
@@ -146,9 +147,9 @@ impl Frame {
     }
 }
 
-fn flood(socket: &OwnedFd, frames: &[Frame], stop: &AtomicBool) -> Flooded {
+fn flood(socket: &OwnedFd, frames: &[Frame], longest: Duration, stop: &AtomicBool) -> Flooded {
     let (begin, mut sent) = (Instant::now(), 0);
-    while !stop.load(Ordering::Relaxed) {
+    while !stop.load(Ordering::Relaxed) && begin.elapsed() < longest {
         for batch in frames.chunks(BATCH) {
             let taken = send_batch(socket, batch);
             sent += batch[..taken].iter().map(|frame| frame.packets).sum::<u64>();

@@ -1,4 +1,5 @@
-//! Garbage on the aggregator's port, as much as one core can send, while a job runs.
+//! Garbage on the aggregator's port, as much as one core can send, while a job runs. A plain socket has one buffer for garbage and
+//! gradients, so with `udp` the job may hardly get on until the flood is over: nothing but its time is lost.
 
 use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};
@@ -20,6 +21,8 @@ const LANES: usize = 352;
 const BURSTS: usize = 256;
 /// What the aggregator may grow by: the slots of the udp datapath are 9 MB that are not touched before they are used.
 const GROWTH: u64 = 16 << 20;
+/// How long the flood lasts if the job does not end before.
+const LONGEST: Duration = Duration::from_secs(3);
 
 /// Random bytes of any length; of the right length; XAgg's from anywhere; a worker's, but for the cookie. Sources are spoofed.
 fn garbage(rng: &mut StdRng, packets: usize) -> Burst {
@@ -103,7 +106,7 @@ fn withstands_garbage(datapath: &str, packets: usize) {
     let before = memory(&aggregator);
     let mut rng = StdRng::seed_from_u64(1);
     let bursts: Vec<Burst> = (0..BURSTS).map(|_| garbage(&mut rng, packets)).collect();
-    let flood = Flood::start(bed.worker(WORKERS), node, &bursts).expect("starts");
+    let flood = Flood::start(bed.worker(WORKERS), node, &bursts, LONGEST).expect("starts");
     let loud = run_job(&bed, &job);
     let flooded = flood.stop();
 
