@@ -11,15 +11,12 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use xagg_proto::aggregator::{Action, AdmitError};
 use xagg_proto::{Aggregator, Job, Time};
-use xagg_socket::{BatchSocket, Retries, Waker};
+use xagg_socket::{BatchSocket, LONGEST_WAIT, Retries, Waker};
 
 use crate::report::{JobReport, Report, WorkerReport};
 
 /// How long a full send buffer may stay full before an answer is given up: it is then a lost packet like any other.
 const SEND_PATIENCE: Duration = Duration::from_millis(10);
-
-/// No wait is longer.
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// Why the udp datapath does not run.
 #[derive(Debug, Error)]
@@ -37,7 +34,7 @@ pub enum UdpError {
     /// A job is refused.
     #[error(transparent)]
     Admit(#[from] AdmitError),
-    /// The system refuses a poll or a thread.
+    /// The system refuses a waker or a thread.
     #[error("cannot start the udp datapath: {0}")]
     System(#[from] io::Error),
 }

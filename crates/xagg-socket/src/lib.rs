@@ -12,7 +12,7 @@ use nix::sys::socket::sockopt::RcvBufForce;
 use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
 use socket2::SockRef;
 
-pub use wait::Waker;
+pub use wait::{LONGEST_WAIT, Waker};
 
 /// What is asked for as receive buffer, in bytes: results come when the last worker is ready, not when we are.
 const RECEIVE_BUFFER: usize = 8 << 20;
@@ -181,7 +181,7 @@ mod tests {
 
     use super::*;
 
-    fn ends_on_loopback() -> [SocketAddr; 2] {
+    pub(crate) fn ends_on_loopback() -> [SocketAddr; 2] {
         let network = xagg_testbed::loopback::network();
         [1, 2].map(|host| format!("{network}.{host}:9001").parse().expect("address"))
     }

@@ -13,6 +13,9 @@ use nix::sys::time::TimeSpec;
 
 use crate::BatchSocket;
 
+/// What a thread waits at most before it looks around again, whether or not there is something to wait for.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
 /// Ends the wait of another thread, or its next one if it does not wait now.
 #[derive(Clone, Debug)]
 pub struct Waker(Arc<EventFd>);
@@ -42,10 +45,7 @@ impl Waker {
 
     /// Waits for any of these events. The first is this waker's.
     fn wait_beside<const N: usize>(&self, mut events: [PollFd<'_>; N], timeout: Duration) -> io::Result<()> {
-        match ppoll(&mut events, Some(TimeSpec::from_duration(timeout)), None) {
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(error) => return Err(error.into()),
-        }
+        wait_for_any(&mut events, timeout)?;
         if events[0].any() == Some(true) {
             let _wakes_once = self.0.read();
         }
@@ -71,9 +71,15 @@ impl BatchSocket {
     /// # Errors
     /// What the system says.
     pub fn wait_for_room(&self, timeout: Duration) -> io::Result<()> {
-        let mut event = [PollFd::new(self.as_fd(), PollFlags::POLLOUT)];
-        ppoll(&mut event, Some(TimeSpec::from_duration(timeout)), None)?;
-        Ok(())
+        wait_for_any(&mut [PollFd::new(self.as_fd(), PollFlags::POLLOUT)], timeout)
+    }
+}
+
+/// A signal ends the wait too: whoever waits looks around and waits again.
+fn wait_for_any(events: &mut [PollFd<'_>], timeout: Duration) -> io::Result<()> {
+    match ppoll(events, Some(TimeSpec::from_duration(timeout)), None) {
+        Ok(_) | Err(Errno::EINTR) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -82,6 +88,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
+    use crate::tests::ends_on_loopback;
 
     const LONG: Duration = Duration::from_secs(10);
 
@@ -91,14 +98,13 @@ mod tests {
         start.elapsed()
     }
 
-    fn socket(number: u8) -> BatchSocket {
-        let address = format!("127.91.{}.{number}:9003", std::process::id() % 256);
-        BatchSocket::bind(address.parse().expect("an address")).expect("binds")
+    fn socket() -> BatchSocket {
+        BatchSocket::bind(ends_on_loopback()[0]).expect("binds")
     }
 
     #[test]
     fn a_wait_of_less_than_a_millisecond_is_neither_skipped_nor_rounded_up() {
-        let (socket, waker) = (socket(1), Waker::new().expect("a waker"));
+        let (socket, waker) = (socket(), Waker::new().expect("a waker"));
         let short = Duration::from_micros(200);
         let waits: Vec<Duration> = (0..100).map(|_| elapsed(|| socket.wait(&waker, false, short))).collect();
         assert!(waits.iter().all(|wait| *wait >= short), "{waits:?}");
@@ -108,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_waker_ends_one_wait_and_no_more() {
-        let (socket, waker) = (socket(2), Waker::new().expect("a waker"));
+        let (socket, waker) = (socket(), Waker::new().expect("a waker"));
         let short = Duration::from_millis(5);
         for _ in 0..2 {
             waker.wake();
@@ -123,11 +129,13 @@ mod tests {
 
     #[test]
     fn a_datagram_or_room_ends_the_wait() {
-        let (from, to, waker) = (socket(3), socket(4), Waker::new().expect("a waker"));
-        assert!(elapsed(|| from.wait(&waker, true, LONG)) < LONG, "there is room");
-        assert!(elapsed(|| from.wait_for_room(LONG)) < LONG);
-        let address = format!("127.91.{}.4:9003", std::process::id() % 256);
-        assert!(from.send(address.parse().expect("an address"), &[1; 10], 10).expect("sends"));
-        assert!(elapsed(|| to.wait(&waker, false, LONG)) < LONG, "there is a datagram");
+        let [from, to] = ends_on_loopback();
+        let (sender, receiver) =
+            (BatchSocket::bind(from).expect("binds"), BatchSocket::bind(to).expect("binds"));
+        let waker = Waker::new().expect("a waker");
+        assert!(elapsed(|| sender.wait(&waker, true, LONG)) < LONG, "there is room");
+        assert!(elapsed(|| sender.wait_for_room(LONG)) < LONG);
+        assert!(sender.send(to, &[1; 10], 10).expect("sends"));
+        assert!(elapsed(|| receiver.wait(&waker, false, LONG)) < LONG, "there is a datagram");
     }
 }

@@ -9,15 +9,13 @@ use std::time::{Duration, Instant};
 
 use xagg_proto::worker::{Buffer, Event, Failure, Stats, Waits, WorkerError};
 use xagg_proto::{Job, Time, Worker};
-use xagg_socket::{BatchSocket, Retries, Waker};
+use xagg_socket::{BatchSocket, LONGEST_WAIT, Retries, Waker};
 use xagg_wire::Reduction;
 
 /// Batches received, and sent, before the other gets its turn: receipts open the window, sending empties it.
 const BATCHES_A_TURN: usize = 4;
 /// How often in a row sending may fail with what an ICMP message can cause: an error of our own machine fails every time.
 const MOST_CLAIMS: u32 = 8;
-/// No wait is longer, whatever the state machine says.
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// How an operation ends: the buffer comes back in any case.
 pub(crate) type Ended = Result<Buffer, Failure>;
@@ -213,7 +211,7 @@ impl Driver {
             }
             match self.socket.send(self.aggregator, &self.outgoing[..self.unsent], self.packet_len) {
                 Ok(true) => (self.unsent, self.claims) = (0, 0),
-                // The poll tells when there is room again.
+                // The wait ends when there is room again.
                 Ok(false) => return false,
                 Err(error) => {
                     if !self.is_bearable(&error) {
