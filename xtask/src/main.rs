@@ -1,5 +1,6 @@
 //! `cargo xtask`: what a developer of XAgg runs.
 
+mod bench;
 mod ci;
 mod demo;
 mod leftovers;
@@ -30,6 +31,7 @@ struct Arguments {
 enum Command {
     Demo(demo::Options),
     Sim(sim::Options),
+    Bench(bench::Options),
     /// Run all tests: Rust, Python, the demo in short, and whether they cleaned up
     ///
     /// Tests that need root (network namespaces, kernel programs) are skipped without it; what was skipped is listed and
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Demo(options) => demo::run(&options),
         Command::Sim(options) => sim::run(&options),
+        Command::Bench(options) => bench::run(&options),
         Command::Test => test::run(),
         Command::Ci => ci::run(),
         Command::Tidy => tidy::run(),

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use crate::bench;
 use crate::demo;
 use crate::leftovers::Leftovers;
 use crate::packages;
@@ -40,6 +41,9 @@ pub fn add_to(steps: &mut Steps) -> Result<()> {
     steps.run("simulation", sim::check);
     steps.run("the simulation can fail", sim::mutants);
     steps.run("demo, in short", demo::check);
+    if shell::is_root() {
+        steps.run("benchmarks, in short", bench::check);
+    }
     steps.run("nothing is left behind", || before.expect_nothing_new());
     skips.report()
 }

@@ -88,6 +88,15 @@ impl Process {
         Ok(())
     }
 
+    /// How it has ended, if it has.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn finished(&mut self) -> io::Result<Option<Finished>> {
+        let Some(status) = self.try_wait()? else { return Ok(None) };
+        Ok(Some(Finished { status, stdout: self.stdout()?, stderr: self.stderr()? }))
+    }
+
     /// What it has written to stdout so far.
     ///
     /// # Errors
@@ -131,8 +140,8 @@ impl Process {
     pub fn wait(&mut self, timeout: Duration) -> io::Result<Finished> {
         let deadline = Instant::now() + timeout;
         loop {
-            if let Some(status) = self.try_wait()? {
-                return Ok(Finished { status, stdout: self.stdout()?, stderr: self.stderr()? });
+            if let Some(finished) = self.finished()? {
+                return Ok(finished);
             }
             if Instant::now() >= deadline {
                 let (stdout, stderr) = (self.stdout()?, self.stderr()?);
