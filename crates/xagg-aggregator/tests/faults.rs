@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use session::{Phase, Session, Totals, on_every_datapath};
 use xagg_aggregator::Datapath;
-use xagg_testbed::{Faults, LossBurst, Rate, Reorder, skip_unless_root};
+use xagg_testbed::{Direction, Faults, LossBurst, Rate, Reorder, skip_unless_root};
 
 /// Nothing happens.
 const NONE: Faults = Faults {
@@ -162,7 +162,7 @@ fn what_a_full_queue_before_the_aggregator_drops_is_repaired() {
     for datapath in Datapath::LADDER {
         let session = Session::start(datapath);
         let (bed, node) = (&session.bed, session.bed.aggregator(0));
-        bed.set_short_queue(node, Rate::mbit(100), 15_000).expect("sets");
+        bed.limit(node, Direction::ToNode, Rate::mbit(100), 15_000).expect("sets");
         let before = session.totals();
         session.sum(2);
         let (drops, seen) = (bed.queue_drops().expect("counts"), session.totals().since(&before));

@@ -7,7 +7,7 @@ use crate::link::{self, Properties};
 use crate::namespace::Node;
 use crate::rate::Rate;
 use crate::shell::{ShellError, run, run_with_input};
-use crate::{PREFIX, Testbed, aggregator_address, worker_address};
+use crate::{Direction, PREFIX, Testbed, aggregator_address, worker_address};
 
 const BRIDGE: &str = "br0";
 
@@ -157,7 +157,11 @@ impl Builder {
         let properties = self.properties(queues);
         link::connect(&bed.switch, node, BRIDGE, properties)?;
         match self.rate {
-            Some(rate) => link::limit_aggregator(&bed.switch, node, rate)?,
+            Some(rate) => {
+                for direction in [Direction::ToNode, Direction::FromNode] {
+                    bed.limit(node, direction, rate, rate.usual_queue())?;
+                }
+            }
             None => link::spread_queues(&bed.switch, node, queues)?,
         }
         // The bridge learns where the node is before any worker asks.

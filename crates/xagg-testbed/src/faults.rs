@@ -8,24 +8,15 @@ use std::collections::btree_map::Entry;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::Testbed;
 use crate::namespace::Node;
 use crate::rate::Rate;
 use crate::shell::ShellError;
+use crate::{Direction, Testbed};
 
 use injector::Injector;
 
 /// The fault programs by port and direction.
 pub(crate) type Injectors = Mutex<BTreeMap<(String, Direction), Injector>>;
-
-/// A direction of a node's link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Direction {
-    /// What is sent to the node.
-    ToNode,
-    /// What the node sends, also what an XDP program of the node sends.
-    FromNode,
-}
 
 /// What happens to IP packets in one direction of a link. Shares are in millionths, and chance decides for each packet anew.
 ///
@@ -72,7 +63,7 @@ pub struct Reorder {
 }
 
 /// Marks packets that would find more than a threshold of bytes queued at a bottleneck, as DCTCP's K does. The bottleneck itself
-/// is the link's rate, see [`crate::Builder::rate`].
+/// is the link's rate, see [`crate::Builder::rate`] and [`Testbed::limit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queue {
     /// What the bottleneck passes.

@@ -25,9 +25,9 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 pub use builder::Builder;
 #[cfg(feature = "faults")]
-pub use faults::{Direction, Done, Faults, LossBurst, Queue, Reorder};
+pub use faults::{Done, Faults, LossBurst, Queue, Reorder};
 pub use flood::{Burst, Flood, Flooded};
-pub use link::Counters;
+pub use link::{Counters, Direction};
 pub use namespace::Node;
 pub use process::{Finished, Process};
 pub use rate::Rate;
@@ -96,6 +96,15 @@ impl Testbed {
     /// What `ip` says.
     pub fn link_up(&self, node: &Node) -> Result<(), ShellError> {
         run("ip", &["-n", self.switch.name(), "link", "set", node.port(), "up"])
+    }
+
+    /// Limits a direction of a node's link from now on, at the switch: it passes packets on at this rate, and drops what finds as many
+    /// bytes waiting as `queue`.
+    ///
+    /// # Errors
+    /// What the system's tools say.
+    pub fn limit(&self, node: &Node, direction: Direction, rate: Rate, queue: u64) -> Result<(), ShellError> {
+        link::limit(&self.switch, node, direction, rate, queue)
     }
 
     /// Packets that have been dropped so far because the queue of a link's rate was full, of all links in both directions.

@@ -2,7 +2,8 @@
 
 use std::io;
 
-use crate::Testbed;
+use nix::net::if_::if_nametoindex;
+
 use crate::namespace::Node;
 use crate::rate::Rate;
 use crate::shell::{ShellError, output, run, run_with_input};
@@ -89,43 +90,55 @@ pub(crate) fn spread_queues(switch: &Node, node: &Node, queues: usize) -> Result
     Ok(())
 }
 
-/// Limits a worker's link in both directions: each end limits what it sends, so the sender feels it at once.
-pub(crate) fn limit_worker(switch: &Node, node: &Node, rate: Rate) -> Result<(), ShellError> {
-    add_bucket(switch, node.port(), rate)?;
-    add_bucket(node, Node::INTERFACE, rate)
+/// A direction of a node's link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Direction {
+    /// What is sent to the node.
+    ToNode,
+    /// What the node sends, also what an XDP program of the node sends.
+    FromNode,
 }
 
-/// Limits an aggregator's link. What an XDP program sends bypasses the queueing discipline of its own end, so the switch's
-/// end limits both directions: what comes in goes through an intermediate device with a bucket.
-pub(crate) fn limit_aggregator(switch: &Node, node: &Node, rate: Rate) -> Result<(), ShellError> {
-    let (port, intermediate) = (node.port(), format!("i{}", node.port()));
-    add_bucket(switch, port, rate)?;
+/// Limits a worker's link in both directions: each end limits what it sends, so the sender feels it at once.
+pub(crate) fn limit_worker(switch: &Node, node: &Node, rate: Rate) -> Result<(), ShellError> {
+    set_bucket(switch, node.port(), rate, rate.usual_queue())?;
+    set_bucket(node, Node::INTERFACE, rate, rate.usual_queue())
+}
+
+/// Limits a direction of a node's link at the switch, where `queue` bytes may wait. What an XDP program sends bypasses the queueing
+/// discipline of its own end, so what comes from the node goes through an intermediate device with a bucket.
+pub(crate) fn limit(
+    switch: &Node,
+    node: &Node,
+    direction: Direction,
+    rate: Rate,
+    queue: u64,
+) -> Result<(), ShellError> {
+    match direction {
+        Direction::ToNode => set_bucket(switch, node.port(), rate, queue),
+        Direction::FromNode => {
+            let intermediate = format!("i{}", node.port());
+            if switch.enter(|| if_nametoindex(intermediate.as_str())).is_err() {
+                send_through(switch, node.port(), &intermediate)?;
+            }
+            set_bucket(switch, &intermediate, rate, queue)
+        }
+    }
+}
+
+fn send_through(switch: &Node, port: &str, intermediate: &str) -> Result<(), ShellError> {
     let setup = format!("link add {intermediate} type ifb\nlink set {intermediate} up\n");
     run_with_input("ip", &["-n", switch.name(), "-batch", "-"], &setup)?;
-    add_bucket(switch, &intermediate, rate)?;
     let redirect = format!(
         "filter add dev {port} ingress pref 2 protocol all u32 match u32 0 0 action mirred egress redirect dev {intermediate}\n"
     );
     run_with_input("tc", &["-n", switch.name(), "-batch", "-"], &redirect)
 }
 
-impl Testbed {
-    /// Puts a short queue before a node: the switch sends to it at this rate, and drops what finds as many bytes waiting.
-    ///
-    /// # Errors
-    /// What `tc` says.
-    pub fn set_short_queue(&self, node: &Node, rate: Rate, bytes: u32) -> Result<(), ShellError> {
-        let bucket =
-            format!("qdisc replace dev {} root tbf rate {rate} burst 20000 limit {bytes}\n", node.port());
-        run_with_input("tc", &["-n", self.switch.name(), "-batch", "-"], &bucket)
-    }
-}
-
-fn add_bucket(node: &Node, device: &str, rate: Rate) -> Result<(), ShellError> {
-    let (burst, rate) = (rate.burst().to_string(), rate.to_string());
+fn set_bucket(node: &Node, device: &str, rate: Rate, queue: u64) -> Result<(), ShellError> {
     let bucket =
-        ["qdisc", "add", "dev", device, "root", "tbf", "rate", &rate, "burst", &burst, "latency", "25ms"];
-    run("tc", &[&["-n", node.name()], bucket.as_slice()].concat())
+        format!("qdisc replace dev {device} root tbf rate {rate} burst {} limit {queue}\n", rate.burst());
+    run_with_input("tc", &["-n", node.name(), "-batch", "-"], &bucket)
 }
 
 /// What the queueing disciplines of a node's interfaces have dropped.

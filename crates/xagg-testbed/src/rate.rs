@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 /// A rate, in bits a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,11 +23,22 @@ impl Rate {
         self.0
     }
 
+    /// The bytes that pass in this time.
+    #[must_use]
+    pub const fn bytes_in(self, time: Duration) -> u64 {
+        (self.0 as u128 * time.as_micros() / 8_000_000) as u64
+    }
+
     /// What a link of this rate passes at once after a pause, in bytes: its token bucket. It refills once a timer tick at worst (4 ms), so it
     /// must hold what passes in that time.
     #[must_use]
     pub fn burst(self) -> u64 {
-        (self.0 / 8 / 200).max(20_000)
+        self.bytes_in(Duration::from_millis(5)).max(20_000)
+    }
+
+    /// The bytes that may wait for a link of this rate, if nothing else is said: what passes in 25 ms, and a burst.
+    pub(crate) fn usual_queue(self) -> u64 {
+        self.bytes_in(Duration::from_millis(25)) + self.burst()
     }
 }
 
