@@ -82,7 +82,10 @@ impl FromStr for Slow {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || format!("{text} is not a rank and a rate: write for instance 3:250mbit");
         let (rank, rate) = text.split_once(':').ok_or_else(wrong)?;
-        Ok(Self { rank: rank.parse().map_err(|_| wrong())?, rate: rate.parse()? })
+        Ok(Self {
+            rank: rank.parse().map_err(|_| wrong())?,
+            rate: rate.parse::<Rate>().map_err(|error| error.to_string())?,
+        })
     }
 }
 

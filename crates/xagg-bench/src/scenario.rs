@@ -30,10 +30,8 @@ pub struct Scenario {
     /// Whether frames may be longer than the MTU, as on no wire, see [`xagg_testbed::Builder::offloads`].
     pub offloads: Vec<bool>,
     /// The rate of every worker's link, both ways; the aggregator's is as fast as the machine.
-    #[serde(default, deserialize_with = "optional_rate")]
     pub rate: Option<Rate>,
     /// The last worker's, if it is another one.
-    #[serde(default, deserialize_with = "optional_rate")]
     pub slow: Option<Rate>,
     /// How often is measured, after one round that is not.
     pub rounds: usize,
@@ -136,11 +134,6 @@ fn folder() -> PathBuf {
 
 const fn one() -> usize {
     1
-}
-
-fn optional_rate<'a, D: serde::Deserializer<'a>>(deserializer: D) -> Result<Option<Rate>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    text.parse().map(Some).map_err(serde::de::Error::custom)
 }
 
 #[cfg(test)]

@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use xagg_proto::Job;
 use xagg_proto::job::JobError;
-use xagg_wire::{Family, LANE_BLOCK};
+use xagg_wire::{Family, LANE_BLOCK, Rate};
 
 /// Print a job file with a fresh random secret
 ///
@@ -39,6 +39,11 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
     timeout: f64,
 
+    /// What each worker's network card may send, such as 10gbit, in the order of ranks, or one rate for all [default: as fast as
+    /// congestion control finds]
+    #[arg(long, value_name = "RATE,...", value_delimiter = ',')]
+    rate: Vec<Rate>,
+
     /// Gradients and results go without XAgg's checksum, a little faster: what memory of network cards and switches damages then gets
     /// into sums unnoticed
     #[arg(long)]
@@ -56,6 +61,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let (mtu, smallest) = (args.mtu, family.mtu_for_lanes(LANE_BLOCK));
         format!("an MTU of {mtu} bytes carries no packet: over {family} the smallest is {smallest} bytes")
     })?;
+    let (rates, workers) = (args.rate.len(), args.workers.len());
+    ensure!(
+        rates <= 1 || rates == workers,
+        "--rate has {rates} rates for {workers} workers: give one for each, or one for all"
+    );
     let text = describe(args, lanes, &hex(rand::random::<u128>()));
     Job::parse(&text)?;
     std::io::stdout().write_all(text.as_bytes())?;
@@ -106,6 +116,9 @@ fn describe(args: &Args, lanes: usize, secret: &str) -> String {
     );
     for (rank, address) in args.workers.iter().enumerate() {
         let _infallible = write!(text, "\n[[worker]]\nrank = {rank}\naddress = \"{address}\"\n");
+        if let Some(rate) = args.rate.get(rank).or(args.rate.last()) {
+            let _infallible = writeln!(text, "rate = \"{rate}\"");
+        }
     }
     text
 }

@@ -17,6 +17,7 @@
 //! [[worker]]
 //! rank = 1
 //! address = "10.0.0.2:9701"
+//! rate = "250mbit"                   # it never sends faster than this; without, as fast as congestion control finds
 //! ```
 
 use std::collections::BTreeMap;
@@ -27,7 +28,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use thiserror::Error;
 use xagg_wire::fixed::{Format, TooManyWorkers};
-use xagg_wire::{Cookie, Family, LANE_BLOCK, full_len};
+use xagg_wire::{Cookie, Family, LANE_BLOCK, Rate, full_len};
 
 /// The lanes of a packet are what fits this MTU, in bytes, where the file does not say.
 const DEFAULT_MTU: usize = 1500;
@@ -37,6 +38,8 @@ pub const MAX_SLOTS: u32 = 1 << 26;
 const SLOTS_FOR_TAILS: u64 = 64;
 const DEFAULT_TIMEOUT_SECONDS: f64 = 60.0;
 const LEAST_SECRET: usize = 16;
+/// A worker that sends fewer packets a second than this spends whole timers between two.
+const LEAST_PACKET_RATE: f64 = 1000.0;
 
 /// A job whose every value has been checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +60,8 @@ pub struct Job {
     pub aggregator: SocketAddr,
     /// Where the worker of each rank sends from and listens; index = rank.
     pub workers: Vec<SocketAddr>,
+    /// What each worker's network card may send, by rank, where the file says so.
+    pub rates: Vec<Option<Rate>>,
     /// How values become lanes.
     pub format: Format,
     secret: String,
@@ -146,6 +151,20 @@ pub enum JobError {
     /// Too few or too many slots.
     #[error("{0} slots are out of range: 1 to {MAX_SLOTS}")]
     Slots(u64),
+    /// A rate at which packets hardly pass.
+    #[error(
+        "rate = \"{rate}\" of rank {rank} is less than {LEAST_PACKET_RATE} packets of {bytes} bytes a second: use at least {least}"
+    )]
+    Rate {
+        /// The worker.
+        rank: usize,
+        /// Its rate.
+        rate: Rate,
+        /// What a packet takes on the wire.
+        bytes: usize,
+        /// The lowest rate that is taken.
+        least: Rate,
+    },
     /// Too short a secret.
     #[error(
         "the secret has {0} characters: use at least {LEAST_SECRET}, for instance from `openssl rand -hex 16`"
@@ -177,6 +196,14 @@ struct File {
 struct WorkerEntry {
     rank: u16,
     address: String,
+    rate: Option<Rate>,
+}
+
+/// What the file says of a worker, but for its rank.
+#[derive(Clone, Copy)]
+struct Member {
+    address: SocketAddr,
+    rate: Option<Rate>,
 }
 
 impl Job {
@@ -203,10 +230,13 @@ impl Job {
         }
         let format = Format::for_workers(file.worker.len())?;
         let aggregator = parse_address("aggregator", &file.aggregator)?;
-        let workers = parse_workers(&file.worker)?;
+        let members = parse_workers(&file.worker)?;
+        let workers: Vec<SocketAddr> = members.iter().map(|member| member.address).collect();
         check_distinct(aggregator, &workers)?;
         check_family(aggregator, &workers)?;
         let lanes = parse_lanes(file.lanes, Family::of(&aggregator))?;
+        let rates: Vec<Option<Rate>> = members.iter().map(|member| member.rate).collect();
+        check_rates(&rates, Family::of(&aggregator).wire_len(lanes))?;
         Ok(Self {
             id: file.job,
             view: file.view.unwrap_or(1),
@@ -216,6 +246,7 @@ impl Job {
             timeout: parse_timeout(file.timeout_seconds)?,
             aggregator,
             workers,
+            rates,
             format,
             secret: file.secret,
         })
@@ -237,6 +268,13 @@ impl Job {
     #[must_use]
     pub fn packet_len(&self) -> usize {
         full_len(self.lanes)
+    }
+
+    /// How many of the job's packets a rank may send in a second, if the file says so.
+    #[must_use]
+    pub fn packet_rate(&self, rank: u16) -> Option<f64> {
+        let bytes = self.family().wire_len(self.lanes);
+        self.rates[usize::from(rank)].map(|rate| rate.packets_per_second(bytes))
     }
 
     /// The secret of a rank's flow.
@@ -274,12 +312,12 @@ fn is_usable(address: IpAddr) -> bool {
     !address.is_unspecified() && address == address.to_canonical()
 }
 
-/// The workers' addresses in the order of their ranks, which must be 0, 1, 2, ...
-fn parse_workers(entries: &[WorkerEntry]) -> Result<Vec<SocketAddr>, JobError> {
+/// The workers in the order of their ranks, which must be 0, 1, 2, ...
+fn parse_workers(entries: &[WorkerEntry]) -> Result<Vec<Member>, JobError> {
     let mut by_rank = BTreeMap::new();
     for entry in entries {
         let address = parse_address(&format!("address of rank {}", entry.rank), &entry.address)?;
-        if by_rank.insert(entry.rank, address).is_some() {
+        if by_rank.insert(entry.rank, Member { address, rate: entry.rate }).is_some() {
             return Err(JobError::DuplicateRank(entry.rank));
         }
     }
@@ -300,6 +338,21 @@ fn check_distinct(aggregator: SocketAddr, workers: &[SocketAddr]) -> Result<(), 
 fn check_family(aggregator: SocketAddr, workers: &[SocketAddr]) -> Result<(), JobError> {
     match workers.iter().find(|worker| Family::of(worker) != Family::of(&aggregator)) {
         Some(worker) => Err(JobError::Families { aggregator, worker: *worker }),
+        None => Ok(()),
+    }
+}
+
+fn check_rates(rates: &[Option<Rate>], bytes: usize) -> Result<(), JobError> {
+    let slow = |rate: Rate| rate.packets_per_second(bytes) < LEAST_PACKET_RATE;
+    match rates
+        .iter()
+        .enumerate()
+        .find_map(|(rank, rate)| Some((rank, (*rate)?)).filter(|(_, rate)| slow(*rate)))
+    {
+        Some((rank, rate)) => {
+            let least = Rate::mbit((LEAST_PACKET_RATE * 8.0 * bytes as f64 / 1e6).ceil() as u64);
+            Err(JobError::Rate { rank, rate, bytes, least })
+        }
         None => Ok(()),
     }
 }
@@ -388,6 +441,15 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_may_have_a_rate_of_its_own() {
+        let text = GOOD.replacen("rank = 1", "rank = 1\nrate = \"250mbit\"", 1);
+        let job = Job::parse(&text).expect("good");
+        assert_eq!(job.rates, [None, Some(Rate::mbit(250))]);
+        assert_eq!(job.packet_rate(0), None);
+        assert!((job.packet_rate(1).expect("has one") - 250e6 / (8.0 * 1538.0)).abs() < 1e-6);
+    }
+
+    #[test]
     fn every_mistake_gets_its_own_sentence() {
         assert!(error_of("rank = 1", "rank = 0").contains("rank 0 stands twice"));
         assert!(error_of("rank = 1", "rank = 5").contains("none of rank 1"));
@@ -409,6 +471,9 @@ mod tests {
         for of_one_link in ["[fe80::9]:9700", "[fe80::9%2]:9700", "[fd00::9%2]:9700"] {
             assert!(error_of("10.0.0.9:9700", of_one_link).contains("of one link only"));
         }
+        let slow = error_of("rank = 1", "rank = 1\nrate = \"10mbit\"");
+        assert!(slow.contains("\"10mbit\" of rank 1") && slow.contains("at least 13mbit"), "{slow}");
+        assert!(error_of("rank = 1", "rank = 1\nrate = \"fast\"").contains("such as 1gbit"));
         assert!(error_of("10.0.0.2:9701", "10.0.0.9:9700").contains("10.0.0.9:9700 stands twice"));
         assert!(error_of("job = 7", "job = 7\ntimeout_seconds = 0").contains("timeout_seconds"));
         assert!(error_of("job = 7", "job = 7\nchecksum = 0").contains("checksum"));

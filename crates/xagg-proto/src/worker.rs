@@ -6,7 +6,7 @@
 //! - getters: [`Worker::stats`], [`Worker::waits`], [`Worker::rank`], [`Worker::error`], [`Worker::holds_result`], [`Worker::held`].
 //!
 //! The way of a gradient: `submit` appends its fragments to the stream (`fragments`); `poll_transmit` quantises the next one that
-//! the window (`congestion`) and the `pacer` let go and the slots have room for, and notes it in the `flight`; receipts move it to the aggregator's
+//! the window (`congestion`), the `pacer` and its own rate let go and the slots have room for, and notes it in the `flight`; receipts move it to the aggregator's
 //! memory; its result, or a PULL where `results` shows that one was lost, completes it; the last one completes the `operation`.
 
 use std::collections::VecDeque;
@@ -39,7 +39,7 @@ use congestion::Congestion;
 use flight::Flight;
 use fragments::Fragments;
 use operation::{InProgress, Operations};
-use pacer::{Pace, Pacer};
+use pacer::{Limit, Pace, Pacer};
 use results::Results;
 use waiting::{Waiting, missing};
 
@@ -112,6 +112,7 @@ pub struct Worker {
     flight: Flight,
     congestion: Congestion,
     pacer: Pacer,
+    limit: Option<Limit>,
     /// The marks of congestion on our packets that the aggregator has told of so far.
     marks: u16,
     results: Results,
@@ -166,7 +167,8 @@ impl Worker {
             fragments: Fragments::new(job.slots),
             flight: Flight::new(longest_silence(job.timeout), jitter.clone()),
             congestion: Congestion::new(job.workers.len()),
-            pacer: Pacer::new(None),
+            pacer: Pacer::new(),
+            limit: job.packet_rate(rank).map(Limit::new),
             marks: 0,
             results: Results::new(longest_silence(job.timeout), jitter.clone()),
             pulls: VecDeque::new(),
@@ -244,11 +246,21 @@ impl Worker {
                 let stalled = (self.operations.len() > 0).then(|| self.last_progress + self.timeout);
                 let pull =
                     (self.fragments.waiting() > 0).then(|| self.results.deadline(self.pull_patience()));
-                let send = self.may_send().then(|| self.pacer.next_token(self.pace()));
-                [stalled, pull, send, self.flight.deadline(), self.waiting.deadline(), self.end_of_doubt()]
-                    .into_iter()
-                    .flatten()
-                    .min()
+                let send =
+                    self.may_send().then(|| self.pacer.next_token(self.pace()).max(self.next_allowed()));
+                let ask = self.is_held_back().then(|| self.next_allowed());
+                [
+                    stalled,
+                    pull,
+                    send,
+                    ask,
+                    self.flight.deadline(),
+                    self.waiting.deadline(),
+                    self.end_of_doubt(),
+                ]
+                .into_iter()
+                .flatten()
+                .min()
             }
         }
     }

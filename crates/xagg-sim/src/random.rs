@@ -3,6 +3,7 @@
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use xagg_wire::Rate;
 
 use crate::scenario::{Incident, Link, Scenario, Values, WorkerPlan};
 
@@ -66,6 +67,7 @@ fn worker(rng: &mut ChaCha8Rng, weather: &Weather) -> WorkerPlan {
         in_flight: rng.random_range(1..=4),
         weight: rng.random_range(1..=10),
         receive_queue: *[0, 16, 1000].choose(rng).expect("not empty"),
+        rate: rng.random_bool(0.2).then(|| Rate::mbit(*[5, 50, 500].choose(rng).expect("not empty"))),
         up: Link { rate, ..weather.link(rng) },
         down: Link { rate, ..weather.link(rng) },
     }

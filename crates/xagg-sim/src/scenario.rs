@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use xagg_proto::{Job, Time};
-use xagg_wire::Reduction;
+use xagg_wire::{Rate, Reduction};
 
 /// One job from its first HELLO to its last result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -68,6 +68,9 @@ pub struct WorkerPlan {
     pub in_flight: usize,
     /// Its weight.
     pub weight: u32,
+    /// What the job file says that it may send.
+    #[serde(default)]
+    pub rate: Option<Rate>,
     /// How many datagrams wait for it while it pauses; what comes then is lost.
     pub receive_queue: usize,
     /// From it to the switch.
@@ -222,9 +225,10 @@ impl Scenario {
             self.checksum,
             micros(self.timeout).as_secs_f64()
         );
-        for rank in 0..self.workers.len() {
+        for (rank, worker) in self.workers.iter().enumerate() {
             let (high, low) = (rank / 250, rank % 250 + 1);
             text += &format!("[[worker]]\nrank = {rank}\naddress = \"10.9.{}.{low}:9701\"\n", high + 1);
+            text += &worker.rate.map_or_else(String::new, |rate| format!("rate = \"{rate}\"\n"));
         }
         Job::parse(&text).unwrap_or_else(|error| panic!("not a job: {error}"))
     }
@@ -265,7 +269,9 @@ impl Scenario {
         let bits = (fragments * self.workers.len() * (self.job().packet_len() + OVERHEAD) * 8) as f64;
         let hubs = [&self.to_aggregator, &self.from_aggregator];
         let links = self.workers.iter().flat_map(|worker| [&worker.up, &worker.down]).chain(hubs);
-        let slowest = links.filter_map(|link| link.rate).fold(f64::INFINITY, f64::min);
+        let own = self.workers.iter().filter_map(|worker| worker.rate);
+        let own = own.map(|rate| rate.bits_per_second() as f64 / 1e6);
+        let slowest = links.filter_map(|link| link.rate).chain(own).fold(f64::INFINITY, f64::min);
         Duration::from_secs_f64(20.0 * bits / (slowest * 1e6))
     }
 }

@@ -54,6 +54,7 @@ fn candidates(scenario: &Scenario) -> Vec<Scenario> {
     for calm in CALMER {
         with(&|smaller| smaller.links().for_each(calm));
     }
+    with(&|smaller| smaller.workers.iter_mut().for_each(|worker| worker.rate = None));
     with(&|smaller| smaller.workers.iter_mut().for_each(|worker| (worker.start, worker.compute) = (0, 0)));
     all
 }

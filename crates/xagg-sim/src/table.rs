@@ -53,6 +53,7 @@ pub fn of(workers: usize, link: &Link) -> Scenario {
         compute: 0,
         in_flight: 1,
         weight: 1,
+        rate: None,
         receive_queue: 1000,
         up: link.clone(),
         down: link.clone(),

@@ -5,9 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::link::{self, Properties};
 use crate::namespace::Node;
-use crate::rate::Rate;
 use crate::shell::{ShellError, run, run_with_input};
-use crate::{Direction, PREFIX, Testbed, aggregator_address, worker_address};
+use crate::{Direction, PREFIX, Rate, Testbed, aggregator_address, worker_address};
 
 const BRIDGE: &str = "br0";
 
@@ -159,7 +158,7 @@ impl Builder {
         match self.rate {
             Some(rate) => {
                 for direction in [Direction::ToNode, Direction::FromNode] {
-                    bed.limit(node, direction, rate, rate.usual_queue())?;
+                    bed.limit(node, direction, rate, link::usual_queue(rate))?;
                 }
             }
             None => link::spread_queues(&bed.switch, node, queues)?,

@@ -9,9 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::namespace::Node;
-use crate::rate::Rate;
 use crate::shell::ShellError;
-use crate::{Direction, Testbed};
+use crate::{Direction, Rate, Testbed};
 
 use injector::Injector;
 

@@ -16,7 +16,6 @@ mod link;
 pub mod loopback;
 mod namespace;
 mod process;
-mod rate;
 mod root;
 mod shell;
 mod udp;
@@ -30,10 +29,10 @@ pub use flood::{Burst, Flood, Flooded};
 pub use link::{Counters, Direction};
 pub use namespace::Node;
 pub use process::{Finished, Process};
-pub use rate::Rate;
 pub use root::{is_root, skip_unless_root};
 pub use shell::ShellError;
 pub use udp::UdpErrors;
+pub use xagg_wire::Rate;
 
 use shell::run;
 

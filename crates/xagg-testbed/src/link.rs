@@ -1,11 +1,12 @@
 //! Links: veth pairs between nodes and the switch, their offloads, rates and counters.
 
 use std::io;
+use std::time::Duration;
 
 use nix::net::if_::if_nametoindex;
+use xagg_wire::Rate;
 
 use crate::namespace::Node;
-use crate::rate::Rate;
 use crate::shell::{ShellError, output, run, run_with_input};
 
 /// What every link is made with.
@@ -99,10 +100,21 @@ pub enum Direction {
     FromNode,
 }
 
+/// What a link of this rate passes at once after a pause, in bytes: its token bucket. It refills once a timer tick at worst (4 ms), so it
+/// must hold what passes in that time.
+pub(crate) fn burst(rate: Rate) -> u64 {
+    rate.bytes_in(Duration::from_millis(5)).max(20_000)
+}
+
+/// The bytes that may wait for a link of this rate, if nothing else is said: what passes in 25 ms, and a burst.
+pub(crate) fn usual_queue(rate: Rate) -> u64 {
+    rate.bytes_in(Duration::from_millis(25)) + burst(rate)
+}
+
 /// Limits a worker's link in both directions: each end limits what it sends, so the sender feels it at once.
 pub(crate) fn limit_worker(switch: &Node, node: &Node, rate: Rate) -> Result<(), ShellError> {
-    set_bucket(switch, node.port(), rate, rate.usual_queue())?;
-    set_bucket(node, Node::INTERFACE, rate, rate.usual_queue())
+    set_bucket(switch, node.port(), rate, usual_queue(rate))?;
+    set_bucket(node, Node::INTERFACE, rate, usual_queue(rate))
 }
 
 /// Limits a direction of a node's link at the switch, where `queue` bytes may wait. What an XDP program sends bypasses the queueing
@@ -137,7 +149,7 @@ fn send_through(switch: &Node, port: &str, intermediate: &str) -> Result<(), She
 
 fn set_bucket(node: &Node, device: &str, rate: Rate, queue: u64) -> Result<(), ShellError> {
     let bucket =
-        format!("qdisc replace dev {device} root tbf rate {rate} burst {} limit {queue}\n", rate.burst());
+        format!("qdisc replace dev {device} root tbf rate {rate} burst {} limit {queue}\n", burst(rate));
     run_with_input("tc", &["-n", node.name(), "-batch", "-"], &bucket)
 }
 

@@ -3,7 +3,7 @@
 //! - [`packet`]: the 64-byte header as a view over a buffer, and the checksum;
 //! - [`repr`]: what a packet may legally say, one variant a kind;
 //! - [`fixed`]: gradients as integers (block floating point), whose sum does not depend on the order;
-//! - [`path`]: how many lanes fit an MTU;
+//! - [`path`]: how many lanes fit an MTU; [`rate`]: rates of links, as they are written;
 //! - [`identity`]: cookies and operation signatures;
 //! - [`reason`]: why a packet is refused; [`counter`]: what an aggregator counts.
 //!
@@ -16,6 +16,7 @@ pub mod fixed;
 pub mod identity;
 pub mod packet;
 pub mod path;
+pub mod rate;
 pub mod reason;
 pub mod repr;
 
@@ -25,6 +26,7 @@ pub use counter::Counter;
 pub use identity::{Cookie, Operation, Reduction};
 pub use packet::{Flags, HEADER_LEN, Kind, Packet, SHORT_BODY_LEN};
 pub use path::Family;
+pub use rate::Rate;
 pub use reason::Reason;
 pub use repr::{Flow, Receipts, Repr};
 

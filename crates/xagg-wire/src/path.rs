@@ -54,6 +54,13 @@ impl Family {
     pub const fn mtu_for_lanes(self, lanes: usize) -> usize {
         self.headers_len() + full_len(lanes)
     }
+
+    /// What a packet of `lanes` lanes takes of an Ethernet, in bytes: with preamble, header, frame check and the gap after it.
+    #[must_use]
+    pub const fn wire_len(self, lanes: usize) -> usize {
+        const ETHERNET: usize = 8 + 14 + 4 + 12;
+        ETHERNET + self.mtu_for_lanes(lanes)
+    }
 }
 
 impl fmt::Display for Family {
@@ -81,7 +88,7 @@ mod tests {
             assert_eq!((Family::V4.lanes_for_mtu(mtu), Family::V6.lanes_for_mtu(mtu)), (Some(v4), Some(v6)));
         }
         assert_eq!((Family::V4.max_lanes(), Family::V6.max_lanes()), (crate::MAX_LANES, 832));
-        assert_eq!(Family::V4.mtu_for_lanes(352), 1500);
+        assert_eq!((Family::V4.mtu_for_lanes(352), Family::V4.wire_len(352)), (1500, 1538));
         for family in [Family::V4, Family::V6] {
             let smallest = family.mtu_for_lanes(LANE_BLOCK);
             assert_eq!(

@@ -4,6 +4,8 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
+use xagg_wire::Rate;
+
 use crate::common::{JobFile, expect_error, finish, ready, text, xagg};
 
 const SUB_COMMANDS: [&str; 4] = ["aggregator", "allreduce", "status", "job"];
@@ -20,7 +22,7 @@ fn every_help_has_an_example_of_its_own() {
 
 #[test]
 fn wrong_usage_is_exit_code_2() {
-    let wrong: [&[&str]; 12] = [
+    let wrong: [&[&str]; 13] = [
         &[],
         &["reduce"],
         &["aggregator"],
@@ -33,6 +35,17 @@ fn wrong_usage_is_exit_code_2() {
         &["allreduce", "--job", "job.toml", "--rank", "0", "--reduction", "max"],
         &["status", "--watch", "0"],
         &["job", "--workers", "10.0.0.1", "--aggregator", "10.0.0.9:9700", "--elements", "1"],
+        &[
+            "job",
+            "--workers",
+            "10.0.0.1:1",
+            "--aggregator",
+            "10.0.0.9:9",
+            "--elements",
+            "1",
+            "--rate",
+            "fast",
+        ],
     ];
     for arguments in wrong {
         let finished = finish(xagg(arguments));
@@ -45,13 +58,14 @@ fn wrong_usage_is_exit_code_2() {
 fn a_wrong_job_file_is_one_sentence_at_every_member() {
     let job = || JobFile::on_loopback(2, 5.0);
     let too_many = JobFile::on_loopback(257, 5.0);
-    let cases: [(JobFile, &[&str]); 7] = [
+    let cases: [(JobFile, &[&str]); 8] = [
         (job().replaced("rank = 1", "rank = 0"), &["job.toml", "rank 0 stands twice"]),
         (job().replaced("job = 5", "job = 5\ncolour = 3"), &["job.toml", "colour"]),
         (job().replaced("job = 5", "job ="), &["job.toml"]),
         (job().replaced("slots = 3000", "lanes = 350"), &["350", "multiple of 16"]),
         (job().replaced("a secret for tests", "short"), &["secret", "16"]),
         (job().replaced("slots = 3000", "slots = 0"), &["slots"]),
+        (job().replaced("rank = 1", "rank = 1\nrate = \"1mbit\""), &["1mbit", "rank 1", "at least"]),
         (too_many, &["257", "256"]),
     ];
     for (job, words) in &cases {
@@ -193,6 +207,12 @@ fn a_written_job_is_valid_and_has_a_secret_of_its_own() {
     assert!(first.checksum && !parse(&job(&["--no-checksum"]).stdout).checksum);
     let other = parse(&job(&["--mtu", "3498", "--timeout", "2.5", "--id", "7"]).stdout);
     assert_eq!((other.id, other.lanes, other.timeout.as_millis()), (7, 848, 2500));
+    let rates = |rate: &str| parse(&job(&["--rate", rate]).stdout).rates;
+    assert_eq!(first.rates, [None, None]);
+    assert_eq!(rates("10gbit"), [Some(Rate::mbit(10_000)); 2]);
+    assert_eq!(rates("1gbit,250mbit"), [Some(Rate::mbit(1000)), Some(Rate::mbit(250))]);
+    expect_error(&job(&["--rate", "1gbit,1gbit,1gbit"]), &["3 rates for 2 workers"]);
+    expect_error(&job(&["--rate", "1mbit"]), &["1mbit", "at least"]);
     expect_error(&job(&["--mtu", "100"]), &["MTU of 100", "IPv4", "156"]);
     expect_error(&job(&["--timeout", "0"]), &["timeout"]);
 }

@@ -1,4 +1,5 @@
-//! Spreads the window over the round trip, so that it does not leave as one burst that overruns a queue.
+//! When packets may go: the [`Pacer`] spreads the window over the round trip, so that it does not leave as one burst that
+//! overruns a queue, and the [`Limit`] is what the job file says that the worker's network card may send.
 
 use std::time::Duration;
 
@@ -12,13 +13,40 @@ const LEAST_BURST: f64 = 32.0;
 const GAIN: f64 = 1.25;
 const SLOW_START_GAIN: f64 = 2.0;
 
-/// A token bucket; the unit is one packet.
+/// A token bucket; the unit is one packet. Rates are in packets a second.
 #[derive(Debug)]
-pub struct Pacer {
+struct Bucket {
     tokens: f64,
     refilled: Time,
-    /// Packets a second, whatever the window says.
-    limit: Option<f64>,
+}
+
+impl Bucket {
+    const fn new(tokens: f64) -> Self {
+        Self { tokens, refilled: Time::ZERO }
+    }
+
+    /// Whether there is a token, after what has come at `rate` since the last time.
+    fn has_token(&mut self, now: Time, rate: f64, burst: f64) -> bool {
+        self.tokens = (self.tokens + rate * now.since(self.refilled).as_secs_f64()).min(burst);
+        self.refilled = now;
+        self.tokens >= 1.0
+    }
+
+    fn take(&mut self) {
+        self.tokens -= 1.0;
+    }
+
+    fn next(&self, rate: f64) -> Time {
+        let missing = (1.0 - self.tokens).max(0.0);
+        // Rounded up: a wait that ends a nanosecond early would be followed by another one.
+        self.refilled + Duration::from_nanos((missing / rate * 1e9).ceil() as u64)
+    }
+}
+
+/// Lets packets go as fast as window and round trip say.
+#[derive(Debug)]
+pub struct Pacer {
+    bucket: Bucket,
 }
 
 /// What the pacer's rate follows from.
@@ -41,33 +69,59 @@ impl Pace {
 }
 
 impl Pacer {
-    /// A pacer that never exceeds `limit` packets a second, if there is a limit.
-    pub const fn new(limit: Option<f64>) -> Self {
-        Self { tokens: LEAST_BURST, refilled: Time::ZERO, limit }
+    /// One that has sent nothing yet.
+    pub const fn new() -> Self {
+        Self { bucket: Bucket::new(LEAST_BURST) }
     }
 
     /// Whether a packet may go now; if so it is taken as sent.
     pub fn take_token(&mut self, now: Time, pace: Pace) -> bool {
-        let rate = self.rate(pace);
+        let rate = pace.rate();
         let burst = (rate * SLACK.as_secs_f64()).max(LEAST_BURST);
-        self.tokens = (self.tokens + rate * now.since(self.refilled).as_secs_f64()).min(burst);
-        self.refilled = now;
-        if self.tokens < 1.0 {
-            return false;
+        let may_go = self.bucket.has_token(now, rate, burst);
+        if may_go {
+            self.bucket.take();
         }
-        self.tokens -= 1.0;
-        true
+        may_go
     }
 
     /// When the next packet may go.
     pub fn next_token(&self, pace: Pace) -> Time {
-        let missing = (1.0 - self.tokens).max(0.0);
-        // Rounded up: a wait that ends a nanosecond early would be followed by another one.
-        self.refilled + Duration::from_nanos((missing / self.rate(pace) * 1e9).ceil() as u64)
+        self.bucket.next(pace.rate())
+    }
+}
+
+/// Never lets more packets go than a rate, whatever they are and whatever the window says.
+#[derive(Debug)]
+pub struct Limit {
+    rate: f64,
+    bucket: Bucket,
+}
+
+impl Limit {
+    /// So many packets a second.
+    pub fn new(rate: f64) -> Self {
+        Self { rate, bucket: Bucket::new(Self::burst(rate)) }
     }
 
-    fn rate(&self, pace: Pace) -> f64 {
-        self.limit.map_or(pace.rate(), |limit| limit.min(pace.rate()))
+    /// What a timer that is late has missed; a rate has more than one packet in that time.
+    fn burst(rate: f64) -> f64 {
+        (rate * SLACK.as_secs_f64()).max(1.0)
+    }
+
+    /// Whether a packet may go now.
+    pub fn allows(&mut self, now: Time) -> bool {
+        self.bucket.has_token(now, self.rate, Self::burst(self.rate))
+    }
+
+    /// A packet has gone.
+    pub fn on_sent(&mut self) {
+        self.bucket.take();
+    }
+
+    /// When the next packet may go.
+    pub fn next(&self) -> Time {
+        self.bucket.next(self.rate)
     }
 }
 
@@ -93,21 +147,31 @@ mod tests {
 
     #[test]
     fn the_window_is_spread_over_the_round_trip() {
-        let sent = in_a_second(&mut Pacer::new(None), PACE);
+        let sent = in_a_second(&mut Pacer::new(), PACE);
         assert!((125_000..=125_040).contains(&sent), "{sent}: a quarter more than 100 windows of 1000");
-        let sent = in_a_second(&mut Pacer::new(None), Pace { slow_start: true, ..PACE });
+        let sent = in_a_second(&mut Pacer::new(), Pace { slow_start: true, ..PACE });
         assert!((200_000..=200_040).contains(&sent), "{sent}: two windows a round trip");
     }
 
     #[test]
-    fn a_limit_is_kept_whatever_the_window() {
-        let sent = in_a_second(&mut Pacer::new(Some(5000.0)), PACE);
-        assert!((5000..=5040).contains(&sent), "{sent}");
+    fn a_limit_lets_its_rate_go_and_after_a_pause_what_four_milliseconds_have() {
+        let (mut limit, mut now, mut sent) = (Limit::new(5000.0), Time::ZERO, 0);
+        while now < at(1000) {
+            if limit.allows(now) {
+                limit.on_sent();
+                sent += 1;
+            }
+            now = limit.next().max(now);
+        }
+        assert!((5000..=5021).contains(&sent), "{sent}");
+        let burst = (0..1000).filter(|_| limit.allows(at(3000)).then(|| limit.on_sent()).is_some()).count();
+        assert_eq!(burst, 20);
+        assert_eq!(limit.next(), at(3000) + Duration::from_micros(200));
     }
 
     #[test]
     fn what_was_missed_is_sent_but_not_more() {
-        let mut pacer = Pacer::new(None);
+        let mut pacer = Pacer::new();
         let burst = (0..10_000).filter(|_| pacer.take_token(at(50), PACE)).count();
         assert_eq!(burst, 500, "4 ms at 125 packets a millisecond");
         assert!(pacer.next_token(PACE) > at(50));

@@ -6,6 +6,7 @@ use xagg_wire::fixed::{Exponent, Magnitude, magnitude, quantise};
 use xagg_wire::repr::Contribution;
 use xagg_wire::{Packet, Repr, full_len};
 
+use super::pacer::Limit;
 use super::{Membership, Worker, longest_silence};
 use crate::Time;
 
@@ -18,6 +19,9 @@ impl Worker {
     /// Writes the next packet, if one may be sent now, to the front of `buffer`, which must have room for the job's packet
     /// length; returns that length, in bytes. To be called until it returns `None`.
     pub fn poll_transmit(&mut self, now: Time, buffer: &mut [u8]) -> Option<usize> {
+        if self.limit.as_mut().is_some_and(|limit| !limit.allows(now)) {
+            return None;
+        }
         let len = full_len(self.lanes);
         let mut packet = Packet::new_unchecked(&mut buffer[..len]);
         match self.membership {
@@ -28,8 +32,21 @@ impl Worker {
                 None => self.write_next_gradient(now, &mut packet)?,
             },
         }
+        if let Some(limit) = &mut self.limit {
+            limit.on_sent();
+        }
         self.stats.bytes_sent += len as u64;
         Some(len)
+    }
+
+    /// When the worker's own rate lets the next packet go.
+    pub(super) fn next_allowed(&self) -> Time {
+        self.limit.as_ref().map_or(Time::ZERO, Limit::next)
+    }
+
+    /// Whether only the worker's own rate holds back a PULL.
+    pub(super) fn is_held_back(&self) -> bool {
+        self.limit.is_some() && (!self.pulls.is_empty() || self.results.owes())
     }
 
     /// Whether window and slots would let a fragment go, if the pacer did.
