@@ -183,6 +183,6 @@ mod tests {
         assert_eq!("3:250mbit".parse(), Ok(Slow { rank: 3, rate: Rate::mbit(250) }));
         assert!("250mbit".parse::<Slow>().expect_err("no rank").contains("3:250mbit"));
         assert!("x:250mbit".parse::<Slow>().expect_err("no rank").contains("3:250mbit"));
-        assert!("3:fast".parse::<Slow>().expect_err("no rate").contains("fast is not a rate"));
+        assert!("3:fast".parse::<Slow>().expect_err("no rate").contains("\"fast\" is not a rate"));
     }
 }

@@ -18,6 +18,7 @@ mod error;
 mod load;
 mod plain;
 mod probe;
+#[cfg(test)]
 mod run;
 #[cfg(test)]
 mod tests;
@@ -89,7 +90,7 @@ impl KernelAggregator {
         let loaded = load::load(config, jobs)?;
         let port = attach::hold_port(config.address)?;
         let link = attach::attach(&loaded.ingress, config)?;
-        // In generic mode frames leave by the network stack's own way, which needs no proof; live test frames would take the driver's.
+        // In generic mode frames leave by the network stack's own way, which needs no proof; the probe's would take the driver's.
         if config.mode == Mode::Native {
             probe::run(&loaded.probe, &config.interface)?;
         }

@@ -19,7 +19,7 @@ use xagg_wire::{Family, LANE_BLOCK, Rate};
     after_help = "Example:\n  xagg job --workers 10.0.0.1:9701,10.0.0.2:9701 --aggregator 10.0.0.100:9700 --elements 25000000 > job.toml"
 )]
 pub struct Args {
-    /// Address and UDP port of every worker, in the order of their ranks; an IPv6 address in brackets: [fd00::1]:9701
+    /// Address and UDP port of every worker, in the order of their ranks; an IPv6 address in brackets: `[fd00::1]:9701`
     #[arg(long, value_name = "IP:PORT,...", value_delimiter = ',', required = true)]
     workers: Vec<SocketAddr>,
 

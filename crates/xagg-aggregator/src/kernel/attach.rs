@@ -48,7 +48,22 @@ pub(super) fn check_mtu(interface: &Interface, jobs: &[Job]) -> Result<(), Kerne
 
 /// Attaches the program by a link: it never replaces another one, and goes with the process.
 pub(super) fn attach(program: &OwnedFd, config: &KernelConfig) -> Result<OwnedFd, KernelError> {
-    let flags = match config.mode {
+    let index = config.interface.index;
+    link(program, index, config.mode).map_err(|reason| {
+        let interface = config.interface.name.clone();
+        match reason.raw_os_error() {
+            Some(libc::EPERM) => KernelError::Permission,
+            Some(libc::EBUSY | libc::EEXIST) => {
+                KernelError::Occupied { interface, program: occupant(index.cast_signed()) }
+            }
+            _ => KernelError::Driver { interface, mode: config.mode, mtu: config.interface.mtu, reason },
+        }
+    })
+}
+
+/// The program on the interface of this index, until the link is closed.
+pub(super) fn link(program: &OwnedFd, interface: u32, mode: Mode) -> Result<OwnedFd, Error> {
+    let flags = match mode {
         Mode::Native => libbpf_sys::XDP_FLAGS_DRV_MODE,
         Mode::Generic => libbpf_sys::XDP_FLAGS_SKB_MODE,
     };
@@ -57,22 +72,16 @@ pub(super) fn attach(program: &OwnedFd, config: &KernelConfig) -> Result<OwnedFd
         flags,
         ..Default::default()
     };
-    let index = config.interface.index.cast_signed();
+    let index = interface.cast_signed();
     // SAFETY: the descriptor is that of a loaded program, and the options outlive the call.
     let link = unsafe {
         libbpf_sys::bpf_link_create(program.as_raw_fd(), index, libbpf_sys::BPF_XDP, &raw const options)
     };
-    if link >= 0 {
-        // SAFETY: the kernel has just given this descriptor to us.
-        return Ok(unsafe { OwnedFd::from_raw_fd(link) });
+    if link < 0 {
+        return Err(Error::from_raw_os_error(-link));
     }
-    let reason = Error::from_raw_os_error(-link);
-    let interface = config.interface.name.clone();
-    Err(match reason.raw_os_error() {
-        Some(libc::EPERM) => KernelError::Permission,
-        Some(libc::EBUSY | libc::EEXIST) => KernelError::Occupied { interface, program: occupant(index) },
-        _ => KernelError::Driver { interface, mode: config.mode, mtu: config.interface.mtu, reason },
-    })
+    // SAFETY: the kernel has just given this descriptor to us.
+    Ok(unsafe { OwnedFd::from_raw_fd(link) })
 }
 
 /// Which program is attached to the interface, for a message.

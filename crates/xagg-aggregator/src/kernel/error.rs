@@ -91,7 +91,9 @@ pub enum KernelError {
         frames: u64,
     },
     /// The frames of the self-test could not be run.
-    #[error("the self-test of the kernel program on {interface} could not run: {reason}")]
+    #[error(
+        "the self-test of the kernel program on {interface} could not run: {reason}; its frames need a TAP interface for a moment: /dev/net/tun and the kernel's module tun (in a container `--device /dev/net/tun`)"
+    )]
     Probe {
         /// The interface.
         interface: String,

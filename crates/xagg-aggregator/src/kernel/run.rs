@@ -6,7 +6,6 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use libbpf_rs::libbpf_sys;
 
 /// What a program did with a frame.
-#[cfg(test)]
 pub(super) struct Ran {
     /// XDP_DROP, XDP_TX, ...
     pub action: u32,
@@ -15,11 +14,9 @@ pub(super) struct Ran {
 }
 
 /// Room for the largest frame of a job.
-#[cfg(test)]
 const FRAME_ROOM: usize = 4096;
 
 /// Runs the program once; nothing leaves an interface.
-#[cfg(test)]
 pub(super) fn dry(program: &OwnedFd, frame: &[u8]) -> Result<Ran, Error> {
     let mut out = vec![0; FRAME_ROOM];
     let mut options = libbpf_sys::bpf_test_run_opts {
@@ -35,7 +32,6 @@ pub(super) fn dry(program: &OwnedFd, frame: &[u8]) -> Result<Ran, Error> {
 }
 
 /// Runs the program so many times on a frame, which each run must leave as it is; nanoseconds a run.
-#[cfg(test)]
 pub(super) fn timed(program: &OwnedFd, frame: &[u8], runs: u32) -> Result<u32, Error> {
     let mut options = libbpf_sys::bpf_test_run_opts {
         data_in: frame.as_ptr().cast(),
@@ -45,22 +41,6 @@ pub(super) fn timed(program: &OwnedFd, frame: &[u8], runs: u32) -> Result<u32, E
     };
     test_run(program, &mut options)?;
     Ok(options.duration)
-}
-
-/// Runs the program on `frames` frames that seem to come from the interface, and does what it says: transmits, redirects.
-pub(super) fn live(program: &OwnedFd, frame: &[u8], frames: u32, interface: u32) -> Result<(), Error> {
-    let mut context =
-        libbpf_sys::xdp_md { data_end: frame.len() as u32, ingress_ifindex: interface, ..Default::default() };
-    let mut options = libbpf_sys::bpf_test_run_opts {
-        data_in: frame.as_ptr().cast(),
-        data_size_in: frame.len() as u32,
-        ctx_in: (&raw mut context).cast(),
-        ctx_size_in: size_of::<libbpf_sys::xdp_md>() as u32,
-        repeat: frames.cast_signed(),
-        flags: libbpf_sys::BPF_F_TEST_XDP_LIVE_FRAMES,
-        ..options()
-    };
-    test_run(program, &mut options)
 }
 
 fn options() -> libbpf_sys::bpf_test_run_opts {
