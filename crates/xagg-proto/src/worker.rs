@@ -127,6 +127,8 @@ pub struct Worker {
     last_heard: Option<(Kind, Time)>,
     /// Since when the network says that the aggregator cannot be reached, unless something was heard from it since.
     unreachable: Option<Time>,
+    /// When this worker last looked at its timers.
+    last_look: Time,
     /// Whether the network says that there is no way to the aggregator, unless something was heard from it since.
     no_way: bool,
     last_pending: Option<PendingReport>,
@@ -178,6 +180,7 @@ impl Worker {
             last_progress: Time::ZERO,
             last_heard: None,
             unreachable: None,
+            last_look: Time::ZERO,
             no_way: false,
             last_pending: None,
             waiting: Waiting::new(rank),
@@ -277,10 +280,16 @@ impl Worker {
             }
             Membership::Joined => self.handle_joined_timeout(now),
         }
+        self.last_look = now;
         self.update_waiting(now);
     }
 
     fn handle_joined_timeout(&mut self, now: Time) {
+        // Timers are never so far apart: the process stood still, and who does not ask hears nothing.
+        let stood_still = now.since(self.last_look) > longest_silence(self.timeout) * 3 / 2;
+        if stood_still && self.unreachable.is_some() {
+            self.doubt(now);
+        }
         self.detect_losses(now);
         let fragments = &mut self.fragments;
         if self.flight.probe(now, |lost| fragments.on_lost(lost.sequence, lost.packet_number)) {
@@ -315,9 +324,15 @@ impl Worker {
     pub fn handle_unreachable(&mut self, now: Time) {
         let is_waiting = matches!(self.membership, Membership::Joined) && self.operations.len() > 0;
         if is_waiting && self.unreachable.is_none() {
-            self.unreachable = Some(now);
-            self.results.restart_timer(now);
+            self.doubt(now);
         }
+    }
+
+    /// Silence from now on means that the aggregator has ended, so enough is asked from now on.
+    fn doubt(&mut self, now: Time) {
+        self.unreachable = Some(now);
+        self.results.restart_timer(now);
+        self.flight.restart_probes(now);
     }
 
     /// The network says that there is no way to the aggregator: a link is down, or its machine does not answer. That passes, or the

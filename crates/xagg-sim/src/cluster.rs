@@ -7,7 +7,7 @@ use std::time::Duration;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use xagg_proto::aggregator::Action;
-use xagg_proto::worker::{Event, Stats};
+use xagg_proto::worker::{Event, Stats, Waits};
 use xagg_proto::{Aggregator, Job, Time, Worker};
 use xagg_wire::Packet;
 
@@ -17,6 +17,8 @@ use crate::link::{Carried, Frame, Link};
 use crate::member::Member;
 use crate::outcome::{Outcome, RankOutcome};
 use crate::scenario::{Incident, Scenario, micros};
+
+mod incidents;
 
 /// The share of packets that an intruder has a forged copy of.
 const FORGED: f64 = 0.05;
@@ -38,7 +40,7 @@ enum Hop {
 
 enum Happening {
     Arrive(Hop, Frame),
-    /// Its machine says that the aggregator's port is closed.
+    /// The aggregator's machine, or somebody in its name, tells the rank that its port is closed.
     Unreachable(usize),
     Start(usize),
     Wake(usize),
@@ -162,6 +164,18 @@ impl<'a> Cluster<'a> {
         self.members[rank].worker.as_ref().map_or_else(Stats::default, Worker::stats)
     }
 
+    /// Whom a rank's process has waited for so far; nobody if it does not run.
+    #[must_use]
+    pub fn waits(&self, rank: usize) -> Waits {
+        self.members[rank].worker.as_ref().map_or_else(Waits::default, |worker| worker.waits().clone())
+    }
+
+    /// The aggregator, if it runs.
+    #[must_use]
+    pub const fn aggregator(&self) -> Option<&Aggregator> {
+        self.aggregator.as_ref()
+    }
+
     fn schedule(&mut self, after: Duration, happening: Happening) {
         self.schedule_at(self.now + after, happening);
     }
@@ -175,7 +189,7 @@ impl<'a> Cluster<'a> {
     fn happen(&mut self, happening: Happening) -> Checked {
         match happening {
             Happening::Arrive(hop, frame) => self.arrive(hop, frame),
-            Happening::Unreachable(rank) => self.drive(rank, Worker::handle_unreachable),
+            Happening::Unreachable(rank) => self.tell_unreachable(rank),
             Happening::Start(rank) => self.start(rank),
             Happening::Wake(rank) => {
                 self.members[rank].wake = None;
@@ -205,60 +219,6 @@ impl<'a> Cluster<'a> {
         (member.issued, member.computing) = (0, false);
         member.ends.clear();
         self.drive(rank, Worker::handle_timeout)
-    }
-
-    fn begin(&mut self, incident: Incident) -> Checked {
-        match incident {
-            Incident::Pause { rank, lasting, .. } => {
-                self.members[usize::from(rank)].paused = true;
-                self.schedule(micros(lasting), Happening::End(incident));
-            }
-            Incident::Partition { rank, lasting, .. } => {
-                let member = &mut self.members[usize::from(rank)];
-                (member.up.cut, member.down.cut) = (true, true);
-                self.schedule(micros(lasting), Happening::End(incident));
-            }
-            Incident::CrashWorker { rank, restart, .. } => {
-                let member = &mut self.members[usize::from(rank)];
-                member.worker = None;
-                member.ends.clear();
-                if let Some(after) = restart {
-                    self.starts_to_come += 1;
-                    self.schedule(micros(after), Happening::Start(rank.into()));
-                }
-            }
-            Incident::CrashAggregator { restart, unreachable, .. } => {
-                self.aggregator = None;
-                self.unreachable = unreachable;
-                if let Some(after) = restart {
-                    self.schedule(micros(after), Happening::End(incident));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn end(&mut self, incident: Incident) -> Checked {
-        match incident {
-            Incident::Pause { rank, .. } => {
-                let rank = usize::from(rank);
-                self.members[rank].paused = false;
-                while let Some(frame) = self.members[rank].waiting.pop_front() {
-                    self.deliver(frame)?;
-                }
-                self.drive(rank, Worker::handle_timeout)
-            }
-            Incident::Partition { rank, .. } => {
-                let member = &mut self.members[usize::from(rank)];
-                (member.up.cut, member.down.cut) = (false, false);
-                Ok(())
-            }
-            Incident::CrashAggregator { .. } => {
-                self.start_aggregator();
-                Ok(())
-            }
-            Incident::CrashWorker { .. } => Ok(()),
-        }
     }
 
     /// A frame is at the end of a link.

@@ -5,7 +5,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use xagg_wire::Rate;
 
-use crate::scenario::{Incident, Link, Scenario, Values, WorkerPlan};
+use crate::scenario::{Incident, Link, Scenario, Values, Way, WorkerPlan};
 
 const SECOND: u64 = 1_000_000;
 /// More than all outages that heal together.
@@ -144,10 +144,11 @@ fn passing(rng: &mut ChaCha8Rng, count: usize) -> Incident {
     let rank = rng.random_range(0..count) as u16;
     let at = rng.random_range(0..SECOND);
     let lasting = rng.random_range(SECOND / 10..4 * SECOND);
-    if rng.random() {
-        Incident::Pause { rank, at, lasting }
-    } else {
-        Incident::Partition { rank, at, lasting }
+    let way = *[Way::Both, Way::Both, Way::Up, Way::Down].choose(rng).expect("not empty");
+    match rng.random_range(0..10) {
+        0..4 => Incident::Pause { rank, at, lasting },
+        4..8 => Incident::Partition { rank, at, lasting, way },
+        _ => Incident::Claims { rank, at, lasting },
     }
 }
 

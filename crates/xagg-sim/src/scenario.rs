@@ -131,6 +131,19 @@ impl Default for Link {
     }
 }
 
+/// Which way of a worker's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Way {
+    /// Both.
+    #[default]
+    Both,
+    /// From it to the switch.
+    Up,
+    /// From the switch to it.
+    Down,
+}
+
 /// Something that goes wrong at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case", tag = "what")]
@@ -147,6 +160,18 @@ pub enum Incident {
     /// Nothing passes to or from a worker.
     Partition {
         /// Who.
+        rank: u16,
+        /// From when.
+        at: u64,
+        /// For how long.
+        lasting: u64,
+        /// Which way.
+        #[serde(default)]
+        way: Way,
+    },
+    /// Somebody who knows the addresses tells a worker again and again that the aggregator's port is closed (ICMP has no cookie).
+    Claims {
+        /// Who is told.
         rank: u16,
         /// From when.
         at: u64,
@@ -180,6 +205,7 @@ impl Incident {
         match *self {
             Self::Pause { at, .. }
             | Self::Partition { at, .. }
+            | Self::Claims { at, .. }
             | Self::CrashWorker { at, .. }
             | Self::CrashAggregator { at, .. } => at,
         }
@@ -189,9 +215,10 @@ impl Incident {
     #[must_use]
     pub const fn rank(&self) -> Option<u16> {
         match *self {
-            Self::Pause { rank, .. } | Self::Partition { rank, .. } | Self::CrashWorker { rank, .. } => {
-                Some(rank)
-            }
+            Self::Pause { rank, .. }
+            | Self::Partition { rank, .. }
+            | Self::Claims { rank, .. }
+            | Self::CrashWorker { rank, .. } => Some(rank),
             Self::CrashAggregator { .. } => None,
         }
     }
@@ -199,7 +226,7 @@ impl Incident {
     /// Whether a job can go on as if nothing had happened.
     #[must_use]
     pub const fn heals(&self) -> bool {
-        matches!(self, Self::Pause { .. } | Self::Partition { .. })
+        matches!(self, Self::Pause { .. } | Self::Partition { .. } | Self::Claims { .. })
     }
 
     const fn outage(&self) -> u64 {
@@ -245,7 +272,17 @@ impl Scenario {
         let packet = self.job().packet_len();
         let fits = |link: &Link| link.mtu.is_none_or(|mtu| mtu >= packet);
         let links = self.workers.iter().flat_map(|worker| [&worker.up, &worker.down]);
-        self.incidents.iter().all(Incident::heals) && links.into_iter().all(fits)
+        self.incidents.iter().all(Incident::heals) && !self.is_deceived() && links.into_iter().all(fits)
+    }
+
+    /// Whether a rank may believe that the aggregator has ended: it is told so while it hears nothing of it.
+    fn is_deceived(&self) -> bool {
+        let cut = |rank| {
+            self.incidents
+                .iter()
+                .any(|other| matches!(other, Incident::Partition { rank: cut, .. } if *cut == rank))
+        };
+        self.incidents.iter().any(|incident| matches!(incident, Incident::Claims { rank, .. } if cut(*rank)))
     }
 
     /// When every operation of every rank must have ended, one way or the other: twice the timeout after all that can hold it up

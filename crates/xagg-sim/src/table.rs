@@ -3,7 +3,7 @@
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use crate::scenario::{Incident, Link, Scenario, Values, WorkerPlan};
+use crate::scenario::{Incident, Link, Scenario, Values, Way, WorkerPlan};
 use crate::{Outcome, Violation, run};
 
 /// All named scenarios.
@@ -14,7 +14,7 @@ pub fn scenarios() -> Vec<(&'static str, Scenario)> {
     let reordering = Link { reordering: 0.05, duplication: 0.05, stale: 300, ..gigabit() };
     let damaging = Link { corruption: 0.01, ..gigabit() };
     let pause = Incident::Pause { rank: 1, at: 1000, lasting: 2_000_000 };
-    let partition = Incident::Partition { rank: 1, at: 1000, lasting: 1_000_000 };
+    let partition = Incident::Partition { rank: 1, at: 1000, lasting: 1_000_000, way: Way::Both };
     vec![
         ("calm, 4 workers", of(4, &gigabit())),
         ("calm, few slots", Scenario { slots: 32, ..of(4, &gigabit()) }),

@@ -128,14 +128,25 @@ impl Flight {
                 self.largest = Some(receipts.largest);
             }
             self.last_activity = now;
-            self.backoff = 0;
-            self.probe_interval = None;
+            self.end_backoff();
         }
         self.forget();
     }
 
-    /// The packet is receipted by other means than a bitmap (its fragment's result is there).
-    pub fn on_result(&mut self, packet_number: u32) {
+    /// Probes come soon after each other again, from now on.
+    pub const fn restart_probes(&mut self, now: Time) {
+        self.last_activity = now;
+        self.end_backoff();
+    }
+
+    const fn end_backoff(&mut self) {
+        self.backoff = 0;
+        self.probe_interval = None;
+    }
+
+    /// The packet's fate does not matter any more: its fragment's result is there, or a copy is receipted. Probes of what nobody misses
+    /// would send nothing, so they must not find it.
+    pub fn forget_packet(&mut self, packet_number: u32) {
         self.settle(packet_number);
         self.forget();
     }

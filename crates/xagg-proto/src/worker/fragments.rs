@@ -113,13 +113,16 @@ impl Fragments {
         again
     }
 
-    /// A packet with this fragment is receipted.
-    pub fn on_receipt(&mut self, sequence: u64) {
-        let Some(fragment) = self.get_mut(sequence) else { return };
-        if matches!(fragment.state, State::Flying(_) | State::Queued) {
-            fragment.state = State::Receipted;
-            self.receipted += 1;
+    /// A packet with this fragment is receipted. Returns the number of the last packet that carried it if that flies: that one, or
+    /// a copy whose fate does not matter any more.
+    pub fn on_receipt(&mut self, sequence: u64) -> Option<u32> {
+        let fragment = self.get_mut(sequence)?;
+        if !matches!(fragment.state, State::Flying(_) | State::Queued) {
+            return None;
         }
+        let before = std::mem::replace(&mut fragment.state, State::Receipted);
+        self.receipted += 1;
+        if let State::Flying(packet_number) = before { Some(packet_number) } else { None }
     }
 
     /// The packet with this number and fragment is lost: it is queued, unless it has been sent again since.
@@ -291,8 +294,19 @@ mod tests {
         fragments.on_lost(1, 2);
         assert_eq!(fragments.sendable(), Some(3), "packet 2 is old news: packet 4 flies");
         fragments.on_lost(1, 4);
-        fragments.on_receipt(1);
+        assert_eq!(fragments.on_receipt(1), None);
         assert_eq!(fragments.sendable(), Some(3), "a late receipt makes sending again needless");
+    }
+
+    #[test]
+    fn a_late_receipt_tells_of_the_copy_that_nobody_misses_any_more() {
+        let mut fragments = Fragments::new(10);
+        fragments.append(1);
+        send(&mut fragments, 1);
+        fragments.on_lost(0, 1);
+        assert_eq!(send(&mut fragments, 2), 0);
+        assert_eq!(fragments.on_receipt(0), Some(2), "packet 1 came after all, packet 2 need not");
+        assert_eq!(fragments.on_receipt(0), None, "no news");
     }
 
     #[test]

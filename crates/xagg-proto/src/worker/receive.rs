@@ -91,11 +91,13 @@ impl Worker {
 
     fn on_receipts(&mut self, now: Time, receipts: &Receipts) {
         let fragments = &mut self.fragments;
-        let mut news = 0;
+        let (mut news, mut copies) = (0, vec![]);
         self.flight.on_receipts(now, receipts, |report| {
-            fragments.on_receipt(report.sequence);
+            let flying = fragments.on_receipt(report.sequence);
+            copies.extend(flying.filter(|copy| *copy != report.packet_number));
             news += 1;
         });
+        copies.into_iter().for_each(|copy| self.flight.forget_packet(copy));
         if news > 0 {
             self.last_progress = now;
         }
@@ -130,7 +132,7 @@ impl Worker {
             return;
         };
         if let Some(packet_number) = still_flying {
-            self.flight.on_result(packet_number);
+            self.flight.forget_packet(packet_number);
         }
         self.stats.results += 1;
         self.stats.nonfinite += u64::from(sum.nonfinite);
@@ -165,7 +167,7 @@ impl Worker {
     fn on_redo(&mut self, now: Time, sequence: u64, exponent: Exponent) {
         let Some(still_flying) = self.fragments.on_redo(sequence, exponent) else { return };
         if let Some(packet_number) = still_flying {
-            self.flight.on_result(packet_number);
+            self.flight.forget_packet(packet_number);
         }
         self.stats.redos += 1;
         self.last_progress = now;
