@@ -343,18 +343,15 @@ fn check_family(aggregator: SocketAddr, workers: &[SocketAddr]) -> Result<(), Jo
 }
 
 fn check_rates(rates: &[Option<Rate>], bytes: usize) -> Result<(), JobError> {
-    let slow = |rate: Rate| rate.packets_per_second(bytes) < LEAST_PACKET_RATE;
-    match rates
-        .iter()
-        .enumerate()
-        .find_map(|(rank, rate)| Some((rank, (*rate)?)).filter(|(_, rate)| slow(*rate)))
-    {
-        Some((rank, rate)) => {
-            let least = Rate::mbit((LEAST_PACKET_RATE * 8.0 * bytes as f64 / 1e6).ceil() as u64);
-            Err(JobError::Rate { rank, rate, bytes, least })
+    let least = Rate::mbit((LEAST_PACKET_RATE * 8.0 * bytes as f64 / 1e6).ceil() as u64);
+    for (rank, rate) in rates.iter().enumerate() {
+        if let Some(rate) = *rate
+            && rate.packets_per_second(bytes) < LEAST_PACKET_RATE
+        {
+            return Err(JobError::Rate { rank, rate, bytes, least });
         }
-        None => Ok(()),
     }
+    Ok(())
 }
 
 fn default_lanes(family: Family) -> usize {

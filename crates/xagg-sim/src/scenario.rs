@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use xagg_proto::{Job, Time};
-use xagg_wire::{Rate, Reduction};
+use xagg_wire::{Family, Rate, Reduction};
 
 /// One job from its first HELLO to its last result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -277,12 +277,12 @@ impl Scenario {
 
     /// Whether a rank may believe that the aggregator has ended: it is told so while it hears nothing of it.
     fn is_deceived(&self) -> bool {
-        let cut = |rank| {
-            self.incidents
-                .iter()
-                .any(|other| matches!(other, Incident::Partition { rank: cut, .. } if *cut == rank))
+        let is_cut_off = |rank| {
+            let cuts = |other: &Incident| matches!(other, Incident::Partition { .. }) && other.rank() == rank;
+            self.incidents.iter().any(cuts)
         };
-        self.incidents.iter().any(|incident| matches!(incident, Incident::Claims { rank, .. } if cut(*rank)))
+        let told = self.incidents.iter().filter(|incident| matches!(incident, Incident::Claims { .. }));
+        told.map(Incident::rank).any(is_cut_off)
     }
 
     /// When every operation of every rank must have ended, one way or the other: twice the timeout after all that can hold it up
@@ -313,8 +313,8 @@ impl Scenario {
     }
 }
 
-/// What a UDP payload takes on the wire beside itself: preamble, Ethernet, IPv4 and UDP headers, frame check, gap.
-pub const OVERHEAD: usize = 8 + 14 + 20 + 8 + 4 + 12;
+/// What a UDP payload takes on the wire beside itself.
+pub const OVERHEAD: usize = Family::V4.wire_overhead();
 
 /// Microseconds as a duration.
 #[must_use]

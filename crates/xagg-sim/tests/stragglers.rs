@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use xagg_sim::scenario::{Incident, Link, Scenario};
+use xagg_sim::scenario::{Incident, Link, Scenario, Way};
 use xagg_sim::table::{gigabit, of};
 use xagg_sim::{Cluster, Outcome};
 use xagg_wire::Counter;
@@ -121,8 +121,7 @@ fn of_two_stragglers_each_gets_its_own_time() {
 fn results_lost_in_a_row_are_pulled_at_the_speed_of_the_network() {
     const FRAGMENTS: usize = 10_000;
     // Rank 1 comes later, so that rank 0 has all receipts and hears none of the results.
-    let way = xagg_sim::scenario::Way::Down;
-    let deaf = Incident::Partition { rank: 0, at: 1_900_000, lasting: 2_100_000, way };
+    let deaf = Incident::Partition { rank: 0, at: 1_900_000, lasting: 2_100_000, way: Way::Down };
     let mut scenario = Scenario { incidents: vec![deaf], ..scenario(2, FRAGMENTS) };
     scenario.workers[1].start = 2 * SECOND;
     let Outcome { finished, ranks, .. } =

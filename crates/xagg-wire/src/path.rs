@@ -55,11 +55,18 @@ impl Family {
         self.headers_len() + full_len(lanes)
     }
 
-    /// What a packet of `lanes` lanes takes of an Ethernet, in bytes: with preamble, header, frame check and the gap after it.
+    /// What a UDP payload takes of an Ethernet beside itself, in bytes: preamble, Ethernet, IP and UDP headers, frame check, and the gap
+    /// after it.
+    #[must_use]
+    pub const fn wire_overhead(self) -> usize {
+        const ETHERNET: usize = 8 + 14 + 4 + 12;
+        ETHERNET + self.headers_len()
+    }
+
+    /// What a packet of `lanes` lanes takes of an Ethernet, in bytes.
     #[must_use]
     pub const fn wire_len(self, lanes: usize) -> usize {
-        const ETHERNET: usize = 8 + 14 + 4 + 12;
-        ETHERNET + self.mtu_for_lanes(lanes)
+        self.wire_overhead() + full_len(lanes)
     }
 }
 

@@ -10,5 +10,6 @@ mod harness;
 mod links;
 mod refusal;
 mod replies;
+mod run;
 mod table;
 mod tagged;

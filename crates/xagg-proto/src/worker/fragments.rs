@@ -22,6 +22,13 @@ enum State {
     Done,
 }
 
+impl State {
+    /// The number of the packet that carries it, if that flies.
+    const fn flying(self) -> Option<u32> {
+        if let Self::Flying(packet_number) = self { Some(packet_number) } else { None }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Fragment {
     state: State,
@@ -122,7 +129,7 @@ impl Fragments {
         }
         let before = std::mem::replace(&mut fragment.state, State::Receipted);
         self.receipted += 1;
-        if let State::Flying(packet_number) = before { Some(packet_number) } else { None }
+        before.flying()
     }
 
     /// The packet with this number and fragment is lost: it is queued, unless it has been sent again since.
@@ -160,7 +167,7 @@ impl Fragments {
         if before != State::Queued {
             self.again.push_back(sequence);
         }
-        Some(if let State::Flying(packet_number) = before { Some(packet_number) } else { None })
+        Some(before.flying())
     }
 
     /// The result is there. `None` if it was there before; else the number of the packet that still flies, if any.
@@ -178,7 +185,7 @@ impl Fragments {
             self.fragments.pop_front();
             self.base += 1;
         }
-        Some(if let State::Flying(packet_number) = before { Some(packet_number) } else { None })
+        Some(before.flying())
     }
 
     /// Whether the fragment is in its second phase, and at which exponent.

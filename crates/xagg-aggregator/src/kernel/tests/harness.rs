@@ -9,10 +9,11 @@ use xagg_wire::Family;
 use xagg_wire::counter::COUNTERS;
 
 use super::super::skeleton::types;
-use super::super::{KernelConfig, Loaded, Mode, load, plain, run};
+use super::super::{KernelConfig, Loaded, Mode, load, plain};
 use super::frames::{
     answer_frame, destination, frame, marked_frame, payload_of, tagged, udp_checksum, untagged,
 };
+use super::run;
 use crate::interface::Interface;
 
 pub const INCARNATION: u32 = 0x1234_5678;
