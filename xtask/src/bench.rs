@@ -12,7 +12,7 @@ use crate::shell;
 
 /// Measure XAgg beside its peers, in network namespaces on this machine (needs root)
 ///
-/// Without a scenario, or with `list`, lists the scenarios. Every comparison is one of the same run; PERFORMANCE.md says what came of it.
+/// Without a scenario, or with `list`, lists the scenarios. Every comparison is one of the same run.
 #[derive(Args)]
 #[command(
     after_help = "Example:\n  cargo xtask bench allreduce-unlimited --only gloo,xagg-xdp --json rows.json"

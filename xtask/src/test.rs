@@ -1,6 +1,7 @@
 //! `cargo xtask test`: all tests in order, what they skipped, and whether they cleaned up.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -43,6 +44,8 @@ pub fn add_to(steps: &mut Steps) -> Result<()> {
     steps.run("demo, in short", demo::check);
     if shell::is_root() {
         steps.run("benchmarks, in short", bench::check);
+    } else {
+        skips.note("SKIPPED benchmarks, in short: they need root")?;
     }
     steps.run("nothing is left behind", || before.expect_nothing_new());
     skips.report()
@@ -75,6 +78,12 @@ impl SkipLog {
 
     fn path(&self) -> &Path {
         &self.0
+    }
+
+    fn note(&self, line: &str) -> Result<()> {
+        eprintln!("{line}");
+        writeln!(fs::OpenOptions::new().append(true).open(&self.0)?, "{line}")?;
+        Ok(())
     }
 
     fn report(&self) -> Result<()> {

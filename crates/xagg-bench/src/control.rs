@@ -5,7 +5,8 @@
 //! - `fill N`: put the values of [`xagg_testbed::exact`] into a vector of N. Answer: `ready`.
 //! - `go K`: sum the vector over all ranks, K times. Answer: `BEGIN END`, nanoseconds of CLOCK_MONOTONIC.
 //! - `check`: compare what the last single sum gave. Answer: `exact`, or `wrong`.
-//! - `end`: end. Answer: how many packets were sent again, or `-`.
+//! - `count`: how many packets were sent again so far? Answer: that number, or `-` if the system does not count them.
+//! - `end`: end. Answer: `-`.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -139,13 +140,21 @@ impl Ranks {
         Ok(())
     }
 
-    /// Ends them; packets that were sent again, where a system counts them itself.
+    /// Packets that were sent again so far, where a system counts them itself.
     ///
     /// # Errors
     /// A rank that does not answer.
-    pub fn end(mut self) -> Result<Option<u64>> {
-        let answers = self.ask("end")?;
+    pub fn count(&mut self) -> Result<Option<u64>> {
+        let answers = self.ask("count")?;
         Ok(answers.iter().map(|answer| answer.parse::<u64>().ok()).sum())
+    }
+
+    /// Ends them.
+    ///
+    /// # Errors
+    /// A rank that does not answer.
+    pub fn end(mut self) -> Result<()> {
+        self.ask("end").map(drop)
     }
 }
 
@@ -205,12 +214,8 @@ pub fn serve(control: &Path, rank: u16, workers: u16, mut system: impl Reduce) -
             }
             "check" if values == exact_sum(workers, values.len()) => "exact".to_owned(),
             "check" => "wrong".to_owned(),
-            "end" => {
-                let counted =
-                    system.retransmissions().map_or_else(|| "-".to_owned(), |count| count.to_string());
-                writeln!(reader.get_mut(), "{counted}")?;
-                return Ok(());
-            }
+            "count" => system.retransmissions().map_or_else(|| "-".to_owned(), |count| count.to_string()),
+            "end" => return Ok(writeln!(reader.get_mut(), "-")?),
             _ => bail!("the benchmark says {line:?}"),
         };
         writeln!(reader.get_mut(), "{answer}")?;
@@ -251,7 +256,8 @@ mod tests {
             let spans = ranks.go(2).expect("goes");
             assert!(elapsed(&spans) < PATIENCE.as_secs_f64());
             assert_eq!(ranks.check().is_ok(), is_right);
-            assert_eq!(ranks.end().expect("ends"), Some(3));
+            assert_eq!(ranks.count().expect("answers"), Some(3));
+            ranks.end().expect("ends");
             rank.join().expect("does not panic").expect("ends well");
         }
     }

@@ -68,16 +68,11 @@ fn measure(
     ranks.go(1)?;
     ranks.check()?;
     let measured = measure_rounds(scenario, setting, &mut ranks, &roles, bed)?;
-    let counted = ranks.end()?;
+    ranks.end()?;
     for worker in &mut roles.workers {
         worker.wait(PATIENCE).context("a rank does not end")?;
     }
-    Ok(Row {
-        scenario: scenario.name.clone(),
-        system,
-        retransmissions: counted.unwrap_or(measured.tcp_retransmissions),
-        ..measured.row(scenario, setting)
-    })
+    Ok(Row { scenario: scenario.name.clone(), system, ..measured.row(scenario, setting) })
 }
 
 /// What all rounds came to.
@@ -87,7 +82,7 @@ struct Measured {
     cpu: Cpu,
     /// In and out of the workers' interfaces, for each sum.
     wire_bytes: u64,
-    tcp_retransmissions: u64,
+    retransmissions: u64,
 }
 
 fn measure_rounds(
@@ -98,7 +93,7 @@ fn measure_rounds(
     bed: &Testbed,
 ) -> Result<Measured> {
     let sums = scenario.rounds * scenario.repeats;
-    let (bytes, again) = (wire_bytes(bed)?, tcp_retransmissions(bed)?);
+    let (bytes, again) = (wire_bytes(bed)?, retransmissions(ranks, bed)?);
     let (mut seconds, mut cpu) = (vec![], Cpu::default());
     for _ in 0..scenario.rounds {
         ranks.fill(setting.elements)?;
@@ -110,7 +105,7 @@ fn measure_rounds(
         seconds,
         cpu: cpu.over(sums as f64),
         wire_bytes: (wire_bytes(bed)? - bytes) / sums as u64,
-        tcp_retransmissions: tcp_retransmissions(bed)? - again,
+        retransmissions: retransmissions(ranks, bed)? - again,
     })
 }
 
@@ -134,7 +129,7 @@ impl Measured {
             cpu_seconds_workers: self.cpu.workers,
             cpu_seconds_servers: self.cpu.servers,
             wire_mbytes: self.wire_bytes as f64 / 1e6,
-            retransmissions: 0,
+            retransmissions: self.retransmissions,
             ratio_to_bound: bound(scenario, setting).map(|bound| median / bound),
             ratio_to_gloo: None,
         }
@@ -159,6 +154,11 @@ fn wire_bytes(bed: &Testbed) -> Result<u64> {
         Ok(counters.received_bytes + counters.sent_bytes)
     };
     bed.workers().iter().map(of).sum()
+}
+
+/// Packets that were sent again so far: by the system's own count, or TCP's.
+fn retransmissions(ranks: &mut Ranks, bed: &Testbed) -> Result<u64> {
+    ranks.count()?.map_or_else(|| tcp_retransmissions(bed), Ok)
 }
 
 /// Segments that the workers' and the aggregator's TCP has sent again.

@@ -85,7 +85,7 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// A tenth of the values and one round, to see that it works.
+    /// A twentieth of the values and one round, to see that it works.
     #[must_use]
     pub fn quick(mut self) -> Self {
         for elements in &mut self.elements {

@@ -239,31 +239,35 @@ impl Worker {
     /// When [`handle_timeout`](Self::handle_timeout) or [`poll_transmit`](Self::poll_transmit) will have something to do,
     /// if nothing comes in before.
     pub fn poll_timeout(&mut self) -> Option<Time> {
+        let (timer, transmit) = (self.next_timer(), self.next_transmit());
+        timer.into_iter().chain(transmit).min()
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) will: all that there is to wait for while nothing can be sent.
+    pub fn next_timer(&self) -> Option<Time> {
         match &self.membership {
             Membership::Failed(_) => None,
-            Membership::Joining { next, since, .. } => {
-                let end = since.map(|since| since + self.timeout);
-                Some(end.map_or(*next, |end| end.min(*next)))
-            }
+            Membership::Joining { since, .. } => since.map(|since| since + self.timeout),
             Membership::Joined => {
                 let stalled = (self.operations.len() > 0).then(|| self.last_progress + self.timeout);
                 let pull =
                     (self.fragments.waiting() > 0).then(|| self.results.deadline(self.pull_patience()));
+                let timers =
+                    [stalled, pull, self.flight.deadline(), self.waiting.deadline(), self.end_of_doubt()];
+                timers.into_iter().flatten().min()
+            }
+        }
+    }
+
+    fn next_transmit(&mut self) -> Option<Time> {
+        match self.membership {
+            Membership::Failed(_) => None,
+            Membership::Joining { next, .. } => Some(next),
+            Membership::Joined => {
                 let send =
                     self.may_send().then(|| self.pacer.next_token(self.pace()).max(self.next_allowed()));
                 let ask = self.is_held_back().then(|| self.next_allowed());
-                [
-                    stalled,
-                    pull,
-                    send,
-                    ask,
-                    self.flight.deadline(),
-                    self.waiting.deadline(),
-                    self.end_of_doubt(),
-                ]
-                .into_iter()
-                .flatten()
-                .min()
+                send.into_iter().chain(ask).min()
             }
         }
     }

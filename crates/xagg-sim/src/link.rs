@@ -125,7 +125,7 @@ impl Link {
     }
 }
 
-/// Damage that the checksum promises to notice (WIRE P3): in one 32-bit word, or two flipped bits.
+/// Damage that the checksum notices (WIRE P3): one or two flipped bits, as it promises, or any in one 32-bit word, as good as always.
 fn damage(payload: &mut [u8], rng: &mut ChaCha8Rng) {
     let word = rng.random_range(0..payload.len() / 4);
     let bit = 1 << rng.random_range(0..32);

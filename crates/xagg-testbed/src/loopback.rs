@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The first three numbers of a network that no other test has, as in `127.93.7`. All of 127/8 is this machine, no
-/// address of it needs to be made, and the tests of one process run side by side.
+/// The first three numbers of a network that no other test of a process has, nor of one whose id is near (up to 64 networks each), as in
+/// `127.93.7`. All of 127/8 is this machine, no address of it needs to be made, and the tests of one process run side by side.
 #[must_use]
 pub fn network() -> String {
     static NETWORKS: AtomicU32 = AtomicU32::new(0);

@@ -159,12 +159,13 @@ impl<T: AsRef<[u8]>> Packet<T> {
         fold(weighted_sum(bytes, words).wrapping_sub(own))
     }
 
-    /// Whether the checksum is right, or none: `checksum` says whether the job's packets with lanes have one (WIRE P7).
+    /// Whether the checksum is right: 0 if the packet has none. `checksum` says whether the job's packets with lanes have one (WIRE P7).
     pub fn is_intact(&self, checksum: bool) -> bool {
-        self.is_bare(checksum) || self.checksum() == self.computed_checksum()
+        let expected = if self.is_bare(checksum) { 0 } else { self.computed_checksum() };
+        self.checksum() == expected
     }
 
-    /// Whether nobody looks at the checksum, since the packet has lanes and the job's packets with lanes have none.
+    /// Whether the packet has no checksum, since it has lanes and the job's packets with lanes have none.
     fn is_bare(&self, checksum: bool) -> bool {
         !checksum && self.kind().is_some_and(|kind| has_lanes(kind, self.flags()))
     }

@@ -170,9 +170,20 @@ proptest! {
         // A bit of the body or, if there is none, of the checksum.
         let place = CHECKSUM.start * 8 + bit.index((bytes.len() - CHECKSUM.start) * 8);
         bytes[place / 8] ^= 1 << (place % 8);
-        prop_assert_eq!(parse(&bytes), if has_lanes { Ok((flow, repr)) } else { Err(Reason::Checksum) });
+        let unnoticed = has_lanes && place >= 8 * CHECKSUM.end;
+        prop_assert_eq!(parse(&bytes), if unnoticed { Ok((flow, repr)) } else { Err(Reason::Checksum) });
         bytes[CHECKSUM].copy_from_slice(&value.to_le_bytes());
-        prop_assert_eq!(parse(&bytes).is_ok(), has_lanes || Packet::new_unchecked(&bytes).computed_checksum() == value);
+        let expected = if has_lanes { 0 } else { Packet::new_unchecked(&bytes).computed_checksum() };
+        prop_assert_eq!(parse(&bytes).is_ok(), value == expected);
+    }
+
+    /// WIRE P7: also not into one with lanes, which has no checksum.
+    #[test]
+    fn without_the_option_no_packet_without_lanes_becomes_another_one(flow in flow(), repr in repr(), bit in 0..8 * xagg_wire::HEADER_LEN) {
+        prop_assume!(!matches!(repr, Repr::Gradient(_) | Repr::Aggregate(_) | Repr::Result { .. }));
+        let mut bytes = written_with(&flow, &repr, false);
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        prop_assert!(Repr::parse(&Packet::new_unchecked(&bytes), LANES, false).is_err());
     }
 
     #[test]

@@ -148,9 +148,11 @@ impl Driver {
         }
     }
 
+    /// While packets wait for room, there is no use in looking for more of them.
     fn timeout(&mut self) -> Duration {
         let now = self.now();
-        self.worker.poll_timeout().map_or(LONGEST_WAIT, |at| at.since(now)).min(LONGEST_WAIT)
+        let next = if self.unsent > 0 { self.worker.next_timer() } else { self.worker.poll_timeout() };
+        next.map_or(LONGEST_WAIT, |at| at.since(now)).min(LONGEST_WAIT)
     }
 
     fn take_commands(&mut self) {
@@ -223,8 +225,8 @@ impl Driver {
         true
     }
 
-    /// Whether sending may go on after this error: one of a few claims, or no way to the aggregator of a worker that has joined. That
-    /// is a partition: what was to be sent is lost, and the worker's timeout bounds it.
+    /// Whether sending may go on after this error: one of a few claims, or any that the aggregator of a worker that has joined cannot
+    /// be reached. Then what was to be sent is lost, and the worker's timeouts bound it.
     fn is_bearable(&mut self, error: &io::Error) -> bool {
         let Some(claim) = Claim::of(error) else { return false };
         self.pass_on(claim);
@@ -232,11 +234,11 @@ impl Driver {
             self.claims += 1;
             return true;
         }
-        let is_partition = claim == Claim::NoWay && self.joined.is_none();
-        if is_partition {
+        let is_unreachable = claim != Claim::TooLong && self.joined.is_none();
+        if is_unreachable {
             self.unsent = 0;
         }
-        is_partition
+        is_unreachable
     }
 
     fn pass_on(&mut self, claim: Claim) {
@@ -408,6 +410,27 @@ mod tests {
         driver.handle_send_error(&io::Error::from_raw_os_error(libc::EIO));
         let error = driver.worker.error().expect("a single packet is refused").to_string();
         assert!(error.contains("the network refuses packets"), "{error}");
+    }
+
+    #[test]
+    fn while_there_is_no_room_to_send_only_timers_end_the_wait() {
+        let mut driver = driver();
+        assert_eq!(driver.timeout(), Duration::ZERO, "a HELLO is due");
+        driver.unsent = driver.packet_len;
+        assert_eq!(driver.timeout(), LONGEST_WAIT, "but it could not be sent");
+    }
+
+    #[test]
+    fn whatever_the_network_says_of_the_aggregator_a_worker_that_has_joined_goes_on() {
+        for code in [libc::ECONNREFUSED, libc::EHOSTUNREACH] {
+            let error = io::Error::from_raw_os_error(code);
+            let mut driver = driver();
+            (driver.claims, driver.unsent) = (MOST_CLAIMS, driver.packet_len);
+            assert!(!driver.is_bearable(&error), "it may be that nothing can ever be sent");
+            driver.joined = None;
+            assert!(driver.is_bearable(&error));
+            assert_eq!((driver.unsent, driver.worker.error()), (0, None));
+        }
     }
 
     /// Puts something in the socket's place that is none, so that every call fails for ever.

@@ -248,6 +248,10 @@ fn a_job_file_with_another_shape_is_refused() {
     let error = Client::connect(&other, 0).expect_err("another number of slots").to_string();
     assert!(error.contains("another number of slots"), "{error}");
     let mut other = job.clone();
+    other.workers.push(other.workers[0]);
+    let error = Client::connect(&other, 0).expect_err("another number of workers").to_string();
+    assert!(error.contains("another number of slots or workers"), "{error}");
+    let mut other = job.clone();
     other.checksum = false;
     let error = Client::connect(&other, 0).expect_err("without checksums").to_string();
     assert!(error.contains("another `checksum`") && error.contains("the same file"), "{error}");

@@ -46,7 +46,7 @@ inline_always int is_intact(const struct packet *packet)
 	__u64 plain;
 
 	if (is_bare(packet->job, packet->header))
-		return 1;
+		return packet->header->checksum == 0;
 	return packet->header->checksum ==
 	       checksum(packet->header, full_body_len(), full_body_sum(packet->body), &plain);
 }

@@ -81,7 +81,7 @@ inline_always __u32 checksum(const struct header *header, __u32 body_len, __u64 
 	return fold32(2 * counted + (body_len / 2 + 3) * *plain + weighted_sum(body_sum));
 }
 
-/* Whether nobody looks at the checksum: the packet has lanes, and the job's packets with lanes have none (WIRE P7). */
+/* Whether the packet has no checksum: it has lanes, and the job's packets with lanes have none (WIRE P7). */
 inline_always int is_bare(const struct job *job, const struct header *header)
 {
 	return !job->checksum && (header->kind == KIND_GRADIENT ||

@@ -28,8 +28,15 @@ enum Fate {
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     sequence: u64,
+    redo: bool,
     at: Time,
     fate: Fate,
+}
+
+impl Sent {
+    const fn report(&self, packet_number: u32) -> Reported {
+        Reported { packet_number, sequence: self.sequence, redo: self.redo, sent: self.at }
+    }
 }
 
 /// A packet whose loss or receipt is reported.
@@ -39,6 +46,8 @@ pub struct Reported {
     pub packet_number: u32,
     /// The fragment that it carried.
     pub sequence: u64,
+    /// Whether that was in its second phase.
+    pub redo: bool,
     /// When it was sent.
     pub sent: Time,
 }
@@ -103,8 +112,8 @@ impl Flight {
     }
 
     /// Notes that the packet with [`next_number`](Self::next_number) was sent.
-    pub fn on_sent(&mut self, now: Time, sequence: u64) {
-        self.sent.push_back(Sent { sequence, at: now, fate: Fate::Flying });
+    pub fn on_sent(&mut self, now: Time, sequence: u64, redo: bool) {
+        self.sent.push_back(Sent { sequence, redo, at: now, fate: Fate::Flying });
         self.flying += 1;
         self.last_activity = now;
     }
@@ -122,11 +131,12 @@ impl Flight {
                 receipted(report);
             }
         }
+        // Also a copy that nobody misses any more shows that those sent before it are late.
+        let ahead = |largest: u32| receipts.largest.wrapping_sub(largest) < 1 << 31;
+        if self.is_kept(receipts.largest) && self.largest.is_none_or(ahead) {
+            self.largest = Some(receipts.largest);
+        }
         if news {
-            let ahead = |largest: u32| receipts.largest.wrapping_sub(largest) < 1 << 31;
-            if self.largest.is_none_or(ahead) {
-                self.largest = Some(receipts.largest);
-            }
             self.last_activity = now;
             self.end_backoff();
         }
@@ -164,7 +174,7 @@ impl Flight {
             if sent.fate == Fate::Flying && (behind >= REORDERING || now.since(sent.at) >= patience) {
                 sent.fate = Fate::Lost;
                 self.flying -= 1;
-                lost(Reported { packet_number: number, sequence: sent.sequence, sent: sent.at });
+                lost(sent.report(number));
             }
         }
         self.forget();
@@ -192,7 +202,7 @@ impl Flight {
             sent.fate = Fate::Lost;
             given_up += 1;
             let packet_number = self.first.wrapping_add(index as u32);
-            lost(Reported { packet_number, sequence: sent.sequence, sent: sent.at });
+            lost(sent.report(packet_number));
         }
         self.flying -= given_up;
         self.forget();
@@ -220,6 +230,10 @@ impl Flight {
         (self.round_trip() * 2 + self.variation * 4).max(LEAST_PROBE)
     }
 
+    fn is_kept(&self, packet_number: u32) -> bool {
+        (packet_number.wrapping_sub(self.first) as usize) < self.sent.len()
+    }
+
     /// Marks a packet as receipted; reports it if that is news.
     fn settle(&mut self, packet_number: u32) -> Option<Reported> {
         let index = packet_number.wrapping_sub(self.first) as usize;
@@ -231,7 +245,7 @@ impl Flight {
             self.flying -= 1;
         }
         sent.fate = Fate::Receipted;
-        Some(Reported { packet_number, sequence: sent.sequence, sent: sent.at })
+        Some(sent.report(packet_number))
     }
 
     /// Forgets the oldest packets whose fate is known. A lost one is kept while a late receipt for it could still come in a bitmap.
@@ -277,7 +291,7 @@ mod tests {
         let mut flight = Flight::new(Duration::from_secs(1), Jitter::new(0));
         for number in 1..=count {
             assert_eq!(flight.next_number(), number);
-            flight.on_sent(at(u64::from(number) * 10), u64::from(number));
+            flight.on_sent(at(u64::from(number) * 10), u64::from(number), false);
         }
         flight
     }
@@ -291,12 +305,12 @@ mod tests {
     #[test]
     fn silence_does_not_put_probes_off_for_long() {
         let mut flight = Flight::new(Duration::from_secs(1), Jitter::new(0));
-        flight.on_sent(Time::ZERO, 0);
+        flight.on_sent(Time::ZERO, 0, false);
         // A receipt that took its time makes for a long round trip.
         let mut now = Time::from_origin(Duration::from_secs(2));
         flight.on_receipts(now, &Receipts { largest: 1, bitmap: 1, echo: 0, marks: 0 }, |_| {});
         for _ in 0..20 {
-            flight.on_sent(now, 1);
+            flight.on_sent(now, 1, false);
             let due = flight.deadline().expect("flying");
             assert!(due.since(now) <= Duration::from_millis(1250), "a probe {:?} later", due.since(now));
             now = due;
@@ -350,11 +364,19 @@ mod tests {
     }
 
     #[test]
+    fn a_copy_that_nobody_misses_still_shows_that_packets_before_it_are_late() {
+        let mut flight = flight(6);
+        flight.forget_packet(6);
+        flight.on_receipts(at(100), &receipts(6, 0b1), |report| panic!("{report:?} is no news"));
+        assert_eq!(lost(&mut flight, at(100)), [1, 2, 3]);
+    }
+
+    #[test]
     fn numbers_wrap() {
         let mut flight = Flight::new(Duration::from_secs(1), Jitter::new(0));
         flight.first = u32::MAX - 1;
         for sequence in 0..6 {
-            flight.on_sent(at(sequence), sequence);
+            flight.on_sent(at(sequence), sequence, false);
         }
         flight.on_receipts(at(100), &Receipts { largest: 3, bitmap: 0b1, echo: 0, marks: 0 }, |_| {});
         assert_eq!(lost(&mut flight, at(100)), [u32::MAX - 1, u32::MAX, 0]);

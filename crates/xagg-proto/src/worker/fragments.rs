@@ -120,11 +120,12 @@ impl Fragments {
         again
     }
 
-    /// A packet with this fragment is receipted. Returns the number of the last packet that carried it if that flies: that one, or
-    /// a copy whose fate does not matter any more.
-    pub fn on_receipt(&mut self, sequence: u64) -> Option<u32> {
+    /// A packet with this fragment is receipted, `redo`: of its second phase. Returns the number of the last packet that carried it if that
+    /// flies: that one, or a copy whose fate does not matter any more.
+    pub fn on_receipt(&mut self, sequence: u64, redo: bool) -> Option<u32> {
         let fragment = self.get_mut(sequence)?;
-        if !matches!(fragment.state, State::Flying(_) | State::Queued) {
+        let is_of_this_phase = redo == fragment.redo.is_some();
+        if !is_of_this_phase || !matches!(fragment.state, State::Flying(_) | State::Queued) {
             return None;
         }
         let before = std::mem::replace(&mut fragment.state, State::Receipted);
@@ -278,7 +279,7 @@ mod tests {
         assert_eq!(fragments.append(5), 0);
         assert_eq!((send(&mut fragments, 1), send(&mut fragments, 2)), (0, 1));
         assert_eq!(fragments.sendable(), None);
-        fragments.on_receipt(0);
+        fragments.on_receipt(0, false);
         assert_eq!(fragments.sendable(), None, "a receipt is not a result");
         assert_eq!(fragments.on_result(1), Some(Some(2)));
         assert_eq!(fragments.sendable(), None, "2 needs the result of 0");
@@ -301,7 +302,7 @@ mod tests {
         fragments.on_lost(1, 2);
         assert_eq!(fragments.sendable(), Some(3), "packet 2 is old news: packet 4 flies");
         fragments.on_lost(1, 4);
-        assert_eq!(fragments.on_receipt(1), None);
+        assert_eq!(fragments.on_receipt(1, false), None);
         assert_eq!(fragments.sendable(), Some(3), "a late receipt makes sending again needless");
     }
 
@@ -312,8 +313,8 @@ mod tests {
         send(&mut fragments, 1);
         fragments.on_lost(0, 1);
         assert_eq!(send(&mut fragments, 2), 0);
-        assert_eq!(fragments.on_receipt(0), Some(2), "packet 1 came after all, packet 2 need not");
-        assert_eq!(fragments.on_receipt(0), None, "no news");
+        assert_eq!(fragments.on_receipt(0, false), Some(2), "packet 1 came after all, packet 2 need not");
+        assert_eq!(fragments.on_receipt(0, false), None, "no news");
     }
 
     #[test]
@@ -327,6 +328,10 @@ mod tests {
         assert_eq!(fragments.on_redo(0, exponent), None, "once");
         assert_eq!(send(&mut fragments, 2), 0);
         assert_eq!(fragments.redo(0), Some(exponent));
+        assert_eq!(fragments.on_receipt(0, false), None, "of the first phase");
+        assert_eq!(fragments.waiting(), 0);
+        assert_eq!(fragments.on_receipt(0, true), Some(2));
+        assert_eq!(fragments.waiting(), 1);
     }
 
     #[test]
@@ -335,7 +340,7 @@ mod tests {
         fragments.append(6);
         for number in 1..=6 {
             let sequence = send(&mut fragments, number);
-            fragments.on_receipt(sequence);
+            fragments.on_receipt(sequence, false);
         }
         fragments.on_result(0);
         fragments.on_result(4);

@@ -93,7 +93,7 @@ impl Worker {
         let fragments = &mut self.fragments;
         let (mut news, mut copies) = (0, vec![]);
         self.flight.on_receipts(now, receipts, |report| {
-            let flying = fragments.on_receipt(report.sequence);
+            let flying = fragments.on_receipt(report.sequence, report.redo);
             copies.extend(flying.filter(|copy| *copy != report.packet_number));
             news += 1;
         });

@@ -114,7 +114,7 @@ impl Worker {
         let packet_number = self.flight.next_number();
         let redo = self.fragments.redo(sequence);
         let again = self.fragments.on_sent(sequence, packet_number);
-        self.flight.on_sent(now, sequence);
+        self.flight.on_sent(now, sequence, redo.is_some());
         self.probes_due = self.probes_due.saturating_sub(1);
         self.stats.packets_sent += 1;
         self.stats.retransmissions += u64::from(again && redo.is_none());

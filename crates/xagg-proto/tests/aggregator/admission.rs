@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use proptest::prelude::*;
 use xagg_proto::{Aggregator, Time};
-use xagg_wire::{Counter, HEADER_LEN, Packet, Reason, Repr, full_len};
+use xagg_wire::{Counter, HEADER_LEN, Kind, Packet, Reason, Repr, full_len};
 
 use super::fixture::{Fixture, Gradient, INCARNATION, LANES, Outcome, RING};
 
@@ -19,7 +19,7 @@ const EXPONENT: usize = 40;
 const CONTRIBUTORS: usize = 42;
 const WEIGHT: usize = 44;
 const INCARNATION_AT: usize = 56;
-const CHECKSUM: usize = 60;
+const TIMESTAMP: usize = 52;
 
 /// The payload with other bytes at an offset and a checksum that is right again.
 fn changed(payload: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
@@ -135,10 +135,10 @@ fn without_checksums_only_packets_with_lanes_go_unchecked() {
     let mut fixture = Fixture::joined_without_checksum(2, 4);
     let good = fixture.gradient_payload(0, Gradient::of(0, 1, 1.0).asking());
     assert_eq!(Packet::new_unchecked(&good).checksum(), 0);
-    let mut any = good.clone();
-    any[CHECKSUM..HEADER_LEN].copy_from_slice(&[1, 2, 3, 4]);
-    let outcome = from_rank_0(&mut fixture, &any);
-    assert!(matches!(fixture.reply(&outcome), Repr::Ack { .. }), "what the field says does not count");
+    let mut damaged = good.clone();
+    damaged[TIMESTAMP] ^= 1;
+    let outcome = from_rank_0(&mut fixture, &damaged);
+    assert!(matches!(fixture.reply(&outcome), Repr::Ack { .. }), "nobody notices");
     let Outcome::Reply(ack) = outcome else { panic!("a reply") };
     assert_ne!(Packet::new_unchecked(&ack).checksum(), 0);
 
@@ -148,6 +148,9 @@ fn without_checksums_only_packets_with_lanes_go_unchecked() {
         let mut damaged = control.clone();
         damaged[HEADER_LEN] ^= 1;
         assert_eq!(from_rank_0(&mut fixture, &damaged), Outcome::Drop(Some(Reason::Checksum)));
+        let mut with_lanes = control.clone();
+        with_lanes[3] = Kind::Gradient as u8;
+        assert_eq!(from_rank_0(&mut fixture, &with_lanes), Outcome::Drop(Some(Reason::Checksum)));
         assert!(matches!(from_rank_0(&mut fixture, &control), Outcome::Reply(_)));
     }
 

@@ -6,7 +6,7 @@ use xagg_proto::Job;
 use xagg_testbed::skip_unless_root;
 use xagg_wire::fixed::{Exponent, Magnitude, dequantise, magnitude, quantise};
 use xagg_wire::repr::{Contribution, Rejection};
-use xagg_wire::{Counter, Flow, HEADER_LEN, Packet, Reason, Receipts, Repr, full_len};
+use xagg_wire::{Counter, Flow, HEADER_LEN, Kind, Packet, Reason, Receipts, Repr, full_len};
 
 use super::frames::{frame, payload_of};
 use super::harness::{Harness, INCARNATION, Outcome, RING, XDP_DROP, job};
@@ -17,6 +17,9 @@ pub(super) const LANES: usize = 16;
 pub(super) fn joined(test: &str, workers: usize, slots: u32) -> Option<Harness> {
     Some(join(fresh(test, workers, slots)?))
 }
+
+/// The place of a field that changes nothing in a GRADIENT that asks for no answer.
+const TIMESTAMP: usize = 52;
 
 /// Lets all workers join.
 pub(super) fn join(harness: Harness) -> Harness {
@@ -261,11 +264,15 @@ fn without_checksums_only_packets_with_lanes_go_unchecked() {
     let harness = join(Harness::new(job));
     let source = harness.job.workers[0];
     let checksum = |payload: &[u8]| Packet::new_unchecked(payload).checksum();
-    let mut any = harness.gradient_payload(0, Gradient::of(0, 1, 1.0));
-    assert_eq!(checksum(&any), 0);
-    any[60..HEADER_LEN].copy_from_slice(&[1, 2, 3, 4]);
-    assert_eq!(harness.run(source, &any), Outcome::Drop);
-    assert_eq!(harness.count(Counter::Added), 1, "what the field says does not count");
+    let bare = harness.gradient_payload(0, Gradient::of(0, 1, 1.0));
+    assert_eq!(checksum(&bare), 0);
+    let mut damaged = bare.clone();
+    damaged[TIMESTAMP] ^= 1;
+    assert_eq!(harness.run(source, &damaged), Outcome::Drop);
+    assert_eq!(harness.count(Counter::Added), 1, "nobody notices");
+    let mut one_kind_for_another = harness.hello_payload(0, 100);
+    one_kind_for_another[3] = Kind::Gradient as u8;
+    assert_eq!(harness.run(source, &one_kind_for_another), Outcome::Drop);
 
     let pull = Repr::Pull { sequence: 0, slot: 0, redo: false, timestamp: 0 };
     for control in [harness.hello_payload(0, 100), harness.payload(0, &pull, |_| ())] {
@@ -274,7 +281,7 @@ fn without_checksums_only_packets_with_lanes_go_unchecked() {
         assert_eq!(harness.run(source, &damaged), Outcome::Drop);
         harness.reply(&harness.run(source, &control));
     }
-    assert_eq!(harness.refused(Reason::Checksum), 2);
+    assert_eq!(harness.refused(Reason::Checksum), 3);
 
     let Outcome::Broadcast(copies) = harness.gradient(1, Gradient::of(0, 1, 1.0)) else { panic!("not all") };
     assert!(copies.iter().all(|(_, copy)| checksum(copy) == 0 && harness.value(copy) == 2.0));
