@@ -41,7 +41,7 @@ pub fn run(options: &Options) -> Result<()> {
         return shell::run(bench()?.arg("list"));
     }
     ensure!(shell::is_root(), "the benchmarks make network namespaces, and only root can");
-    packages::ensure(&[packages::BUILD, packages::NETWORK, packages::PYTORCH])?;
+    packages::ensure(&[packages::BUILD, packages::NETWORK, packages::PYTORCH, packages::PEERS])?;
     let xagg = Profile::Release.build_xagg()?;
     let mut command = bench()?;
     command.arg("run").arg(&options.scenario).arg("--xagg").arg(xagg);

@@ -15,6 +15,8 @@ pub const NETWORK: &[&str] = &["ethtool", "iproute2", "iputils-ping"];
 /// PyTorch. With OpenBLAS it trains twice as fast as with the BLAS that it comes with.
 pub const PYTORCH: &[&str] =
     &["libopenblas0-pthread", "python3", "python3-numpy", "python3-torch", "python3-venv"];
+/// What the benchmarks compare with, besides PyTorch.
+pub const PEERS: &[&str] = &["libopenmpi-dev", "openmpi-bin"];
 /// What the demo trains on.
 pub const DATA: &[&str] = &["dataset-fashion-mnist"];
 /// The letters of the demo's plot.

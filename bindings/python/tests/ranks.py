@@ -90,6 +90,8 @@ def alone(job, rank):
 
 def joining(job, rank):
     """Interrupted while it waits for an aggregator that is not there."""
+    # Ignored in what a shell starts in the background, and so in the tests.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     tell(joining=True)
     try:
         xagg.torch.connect(job, rank)

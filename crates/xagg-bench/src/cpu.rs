@@ -4,14 +4,14 @@ use std::fs;
 
 use anyhow::{Context, Result};
 use nix::unistd::{SysconfVar, sysconf};
-use xagg_testbed::Process;
+use xagg_testbed::{Node, Testbed};
 
 /// CPU seconds so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cpu {
-    /// Of the workers' processes.
+    /// Of the processes in the workers' namespaces.
     pub workers: f64,
-    /// Of aggregators and servers, in their own processes.
+    /// Of those in the aggregator's.
     pub servers: f64,
     /// Of the whole machine: with what the kernel does for them on its own account, such as moving packets.
     pub machine: f64,
@@ -21,10 +21,10 @@ impl Cpu {
     /// Now.
     ///
     /// # Errors
-    /// A process that has ended.
-    pub fn now(workers: &[Process], servers: &[Process]) -> Result<Self> {
-        let sum = |processes: &[Process]| processes.iter().map(of_process).sum::<Result<f64>>();
-        Ok(Self { workers: sum(workers)?, servers: sum(servers)?, machine: of_machine()? })
+    /// A process that ends at this moment.
+    pub fn now(bed: &Testbed) -> Result<Self> {
+        let workers = bed.workers().iter().map(of_node).sum::<Result<f64>>()?;
+        Ok(Self { workers, servers: of_node(bed.aggregator(0))?, machine: of_machine()? })
     }
 
     /// What was used since then.
@@ -59,8 +59,12 @@ fn tick() -> Result<f64> {
     Ok(1.0 / ticks as f64)
 }
 
-fn of_process(process: &Process) -> Result<f64> {
-    let path = format!("/proc/{}/stat", process.pid());
+fn of_node(node: &Node) -> Result<f64> {
+    node.processes()?.into_iter().map(of_process).sum()
+}
+
+fn of_process(pid: u32) -> Result<f64> {
+    let path = format!("/proc/{pid}/stat");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
     let ticks = process_ticks(&text).with_context(|| format!("{path} has no times"))?;
     Ok(ticks as f64 * tick()?)

@@ -7,6 +7,7 @@ mod run;
 mod scenario;
 mod system;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -15,7 +16,7 @@ use clap::{Args, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use scenario::Scenario;
-use system::System;
+use system::{System, tcp_ps};
 
 /// Compare XAgg with its peers, side by side on one machine
 #[derive(Parser)]
@@ -34,6 +35,12 @@ enum Command {
     /// Be a rank of XAgg (the benchmark starts it)
     #[command(hide = true)]
     Rank { control: PathBuf, job: PathBuf, rank: u16 },
+    /// Be the TCP parameter server (the benchmark starts it)
+    #[command(hide = true)]
+    TcpPsServer { address: SocketAddr, workers: usize, elements: usize, threads: usize },
+    /// Be a worker of the TCP parameter server (the benchmark starts it)
+    #[command(hide = true)]
+    TcpPsRank { control: PathBuf, server: SocketAddr, rank: u16, workers: u16, elements: usize },
 }
 
 #[derive(Args)]
@@ -66,6 +73,12 @@ fn main() -> ExitCode {
         Command::List => list(),
         Command::Run(options) => run(&options),
         Command::Rank { control, job, rank } => system::xagg::serve(&control, &job, rank),
+        Command::TcpPsServer { address, workers, elements, threads } => {
+            tcp_ps::serve(address, workers, elements, threads)
+        }
+        Command::TcpPsRank { control, server, rank, workers, elements } => {
+            tcp_ps::serve_rank(&control, server, rank, workers, elements)
+        }
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

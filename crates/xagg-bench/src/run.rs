@@ -12,7 +12,7 @@ use crate::control::{Listener, Ranks, elapsed};
 use crate::cpu::Cpu;
 use crate::report::Row;
 use crate::scenario::{Scenario, Setting};
-use crate::system::{Place, Roles, System};
+use crate::system::{Place, System};
 
 /// What a system ends in by itself once its ranks have been told to.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -67,7 +67,7 @@ fn measure(
     ranks.fill(setting.elements)?;
     ranks.go(1)?;
     ranks.check()?;
-    let measured = measure_rounds(scenario, setting, &mut ranks, &roles, bed)?;
+    let measured = measure_rounds(scenario, setting, &mut ranks, bed)?;
     ranks.end()?;
     for worker in &mut roles.workers {
         worker.wait(PATIENCE).context("a rank does not end")?;
@@ -89,7 +89,6 @@ fn measure_rounds(
     scenario: &Scenario,
     setting: &Setting,
     ranks: &mut Ranks,
-    roles: &Roles,
     bed: &Testbed,
 ) -> Result<Measured> {
     let sums = scenario.rounds * scenario.repeats;
@@ -97,9 +96,9 @@ fn measure_rounds(
     let (mut seconds, mut cpu) = (vec![], Cpu::default());
     for _ in 0..scenario.rounds {
         ranks.fill(setting.elements)?;
-        let before = Cpu::now(&roles.workers, &roles.servers)?;
+        let before = Cpu::now(bed)?;
         seconds.push(elapsed(&ranks.go(scenario.repeats)?) / scenario.repeats as f64);
-        cpu = cpu.plus(&Cpu::now(&roles.workers, &roles.servers)?.since(&before));
+        cpu = cpu.plus(&Cpu::now(bed)?.since(&before));
     }
     Ok(Measured {
         seconds,

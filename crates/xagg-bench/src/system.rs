@@ -1,6 +1,8 @@
 //! The systems that are compared: how their processes are started in a testbed.
 
 mod gloo;
+mod openmpi;
+pub mod tcp_ps;
 pub mod xagg;
 
 use std::fmt;
@@ -23,8 +25,12 @@ pub enum System {
     XaggUdp,
     /// XAgg's kernel program with as few slots as a switch has: our stand-in for SwitchML and ATP.
     XaggXdpPool,
+    /// A parameter server of our own over TCP, as fast as we can make it.
+    TcpPs,
     /// PyTorch's `torch.distributed` with its backend gloo: a ring over TCP.
     Gloo,
+    /// `MPI_Allreduce` of OpenMPI, over TCP.
+    Openmpi,
 }
 
 /// What a system is given.
@@ -44,7 +50,7 @@ pub struct Place<'a> {
 /// A system's processes.
 #[derive(Default)]
 pub struct Roles {
-    /// One a rank.
+    /// The ranks, or what starts them; they end when the ranks are told to.
     pub workers: Vec<Process>,
     /// What they need besides.
     pub servers: Vec<Process>,
@@ -71,6 +77,7 @@ impl System {
     pub fn missing(self) -> Option<String> {
         match self {
             Self::Gloo => gloo::missing(),
+            Self::Openmpi => openmpi::missing(),
             _ => None,
         }
     }
@@ -82,7 +89,9 @@ impl System {
     pub fn start(self, place: &Place<'_>) -> Result<Roles> {
         match self {
             Self::XaggXdp | Self::XaggUdp | Self::XaggXdpPool => xagg::start(self, place),
+            Self::TcpPs => tcp_ps::start(place),
             Self::Gloo => gloo::start(place),
+            Self::Openmpi => openmpi::start(place),
         }
         .with_context(|| format!("{self} cannot be started"))
     }
@@ -94,7 +103,9 @@ impl fmt::Display for System {
             Self::XaggXdp => "xagg-xdp",
             Self::XaggUdp => "xagg-udp",
             Self::XaggXdpPool => "xagg-xdp-pool",
+            Self::TcpPs => "tcp-ps",
             Self::Gloo => "gloo",
+            Self::Openmpi => "openmpi",
         })
     }
 }

@@ -99,6 +99,14 @@ impl Node {
         outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
+    /// The ids of the processes in the namespace.
+    ///
+    /// # Errors
+    /// What `ip` says.
+    pub fn processes(&self) -> Result<Vec<u32>, ShellError> {
+        processes(&self.name)
+    }
+
     fn open(&self) -> std::io::Result<File> {
         File::open(format!("/var/run/netns/{}", self.name))
     }
@@ -132,8 +140,12 @@ pub(crate) fn existing() -> Vec<String> {
 
 /// Kills the processes in a namespace: they would keep it, and its interfaces, although its name is gone.
 pub(crate) fn end_processes(name: &str) {
-    let pids = output("ip", &["netns", "pids", name]).unwrap_or_default();
-    for pid in pids.split_whitespace().filter_map(|pid| pid.parse().ok()) {
-        let _gone_already = kill(Pid::from_raw(pid), Signal::SIGKILL);
+    for pid in processes(name).unwrap_or_default() {
+        let _gone_already = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
     }
+}
+
+fn processes(name: &str) -> Result<Vec<u32>, ShellError> {
+    let pids = output("ip", &["netns", "pids", name])?;
+    Ok(pids.split_whitespace().filter_map(|pid| pid.parse().ok()).collect())
 }
