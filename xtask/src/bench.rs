@@ -30,6 +30,9 @@ pub struct Options {
     /// Also write the rows to this file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// More options of the benchmark, such as `-- --workers 4 --mtu 1500`
+    #[arg(last = true, value_name = "OPTION")]
+    more: Vec<String>,
 }
 
 /// Runs a scenario.
@@ -54,6 +57,7 @@ pub fn run(options: &Options) -> Result<()> {
     if let Some(json) = &options.json {
         command.arg("--json").arg(json);
     }
+    command.args(&options.more);
     shell::run(&mut command)
 }
 
@@ -63,7 +67,7 @@ pub fn run(options: &Options) -> Result<()> {
 /// As [`run`].
 pub fn check() -> Result<()> {
     for scenario in ["allreduce-small", "allreduce-hetero"] {
-        run(&Options { scenario: scenario.to_owned(), only: None, quick: true, json: None })?;
+        run(&Options { scenario: scenario.to_owned(), only: None, quick: true, json: None, more: vec![] })?;
     }
     Ok(())
 }

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 use clap::{Args, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use scenario::Scenario;
+use scenario::{Only, Scenario};
 use system::{System, tcp_ps};
 
 /// Compare XAgg with its peers, side by side on one machine
@@ -53,6 +53,8 @@ struct Options {
     /// Only these systems
     #[arg(long, value_name = "SYSTEM", value_delimiter = ',', value_parser = parse_system)]
     only: Vec<System>,
+    #[command(flatten)]
+    only_settings: Only,
     /// A small vector and one round, to see that it works
     #[arg(long)]
     quick: bool,
@@ -106,6 +108,7 @@ fn run(options: &Options) -> Result<()> {
     if options.quick {
         scenario = scenario.quick();
     }
+    scenario.restrict(&options.only_settings)?;
     if !options.only.is_empty() {
         scenario.systems.retain(|system| options.only.contains(system));
         ensure!(!scenario.systems.is_empty(), "{} has none of these systems", scenario.name);

@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use clap::Args;
 use serde::Deserialize;
 use xagg_testbed::Rate;
 
@@ -38,6 +39,20 @@ pub struct Scenario {
     /// All-reduces of a round, one after the other.
     #[serde(default = "one")]
     pub repeats: usize,
+}
+
+/// Which settings of a scenario are measured, if not all.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Only {
+    /// Only settings with so many workers
+    #[arg(long, value_name = "N")]
+    workers: Option<usize>,
+    /// Only settings with this MTU
+    #[arg(long, value_name = "BYTES")]
+    mtu: Option<usize>,
+    /// Only settings with offloads, or only those without
+    #[arg(long, value_name = "BOOL")]
+    offloads: Option<bool>,
 }
 
 /// One combination.
@@ -95,6 +110,16 @@ impl Scenario {
         self
     }
 
+    /// Leaves out what is not to be measured.
+    ///
+    /// # Errors
+    /// When nothing is left.
+    pub fn restrict(&mut self, only: &Only) -> Result<()> {
+        keep(&mut self.workers, only.workers, "workers")?;
+        keep(&mut self.mtu, only.mtu, "mtu")?;
+        keep(&mut self.offloads, only.offloads, "offloads")
+    }
+
     /// Every combination, those on the same network side by side.
     #[must_use]
     pub fn settings(&self) -> Vec<Setting> {
@@ -128,6 +153,14 @@ impl Scenario {
     }
 }
 
+fn keep<T: PartialEq + fmt::Debug>(all: &mut Vec<T>, only: Option<T>, what: &str) -> Result<()> {
+    if let Some(only) = only {
+        ensure!(all.contains(&only), "--{what} {only:?}: the scenario has {all:?}");
+        *all = vec![only];
+    }
+    Ok(())
+}
+
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios")
 }
@@ -145,6 +178,17 @@ mod tests {
         let all = Scenario::all().expect("valid");
         assert!(all.contains_key("allreduce-unlimited"));
         assert!(all.values().all(|scenario| !scenario.settings().is_empty() && !scenario.systems.is_empty()));
+    }
+
+    #[test]
+    fn a_scenario_is_restricted_to_what_it_has() {
+        let mut scenario = Scenario::all().expect("valid")["allreduce-unlimited"].clone();
+        let only = Only { workers: Some(4), mtu: None, offloads: Some(false) };
+        scenario.restrict(&only).expect("it has these");
+        assert!(scenario.settings().iter().all(|setting| setting.workers == 4 && !setting.offloads));
+        let error =
+            scenario.restrict(&Only { workers: Some(5), ..Only::default() }).expect_err("none is left");
+        assert_eq!(error.to_string(), "--workers 5: the scenario has [4]");
     }
 
     #[test]

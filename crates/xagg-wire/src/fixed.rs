@@ -6,6 +6,7 @@
 use thiserror::Error;
 
 use crate::MAX_WORKERS;
+use crate::vectorised::vectorised;
 
 /// The number of workers is 0 or more than a fragment's integers have room for.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
@@ -118,7 +119,8 @@ pub fn magnitude(values: &[f32]) -> Magnitude {
     const SIGN: u32 = 1 << 31;
     const INFINITY: u32 = 0xff << 23;
     // Magnitudes of f32 order like their bits.
-    let largest = values.iter().fold(0, |largest: u32, value| largest.max(value.to_bits() & !SIGN));
+    let largest =
+        vectorised(move || values.iter().fold(0, |largest: u32, value| largest.max(value.to_bits() & !SIGN)));
     match largest {
         0 => Magnitude::Zero,
         INFINITY.. => Magnitude::Nonfinite,
@@ -144,19 +146,27 @@ pub fn quantise(format: Format, exponent: Exponent, values: &[f32], lanes: &mut 
     let (first, second) = split_power(format.value_bits as i32 - 1 - i32::from(exponent.0));
     // Exact as f32, and half to even rounds nothing beyond it.
     let limit = ((1_i32 << (format.value_bits - 1)) - 1) as f32;
-    for (lane, value) in used.iter_mut().zip(values) {
-        let rounded = round_half_even((value * first * second).clamp(-limit, limit));
-        let biased = (rounded << format.guard_bits).wrapping_add(format.bias() as i32);
-        *lane = biased.to_le_bytes();
-    }
+    let (guard_bits, bias) = (format.guard_bits, format.bias());
+    vectorised(move || {
+        for (lane, value) in used.iter_mut().zip(values) {
+            let rounded = round_half_even(value * first * second, limit);
+            *lane = (rounded << guard_bits).wrapping_add(bias).to_le_bytes();
+        }
+    });
 }
 
-/// Rounds |x| < 2^31 to an integer, half to even, in a way that vectorises on any x86-64: the addition rounds, and leaves the
-/// integer in the low bits of the sum.
-fn round_half_even(x: f32) -> i32 {
-    /// 1.5 * 2^52: the spacing of f64 is 1 around it.
-    const ROUNDER: f64 = 6_755_399_441_055_744.0;
-    (f64::from(x) + ROUNDER).to_bits() as u32 as i32
+/// Rounds to an integer (in two's complement), half to even, after x has been clamped to +-`limit` < 2^23; what NaN becomes is within that
+/// too. Without a branch or an instruction that not every processor has: the spacing of f32 is 1 from 2^23 on, so the addition
+/// rounds, and leaves the integer in the mantissa.
+#[inline(always)]
+fn round_half_even(x: f32, limit: f32) -> u32 {
+    const SPACING_ONE: f32 = 8_388_608.0;
+    let magnitude = x.abs();
+    let clamped = if magnitude < limit { magnitude } else { limit };
+    let rounded = (clamped + SPACING_ONE).to_bits() & 0x7f_ffff;
+    // All ones if x is negative: its complement is -1 - rounded.
+    let sign = (x.to_bits().cast_signed() >> 31).cast_unsigned();
+    (rounded ^ sign).wrapping_sub(sign)
 }
 
 /// Turns the lanes of a result back into values (WIRE F6): the sum of `contributors` lanes each, divided by `divisor` (0 counts
@@ -176,15 +186,29 @@ pub fn dequantise(
     // N * B may be 2^32: taken modulo 2^32, like the lanes, the difference is right as a signed integer.
     let bias = contributors.wrapping_mul(format.bias());
     let lowest = 1 - format.value_bits as i32 - format.guard_bits as i32;
-    let step = power_of_two(i32::from(exponent.0) + lowest);
+    let step = i32::from(exponent.0) + lowest;
+    let (lanes, _) = lanes.as_chunks::<4>();
+    let divisor = divisor.max(1);
+    let sum_of = move |lane: &[u8; 4]| u32::from_le_bytes(*lane).wrapping_sub(bias).cast_signed();
+    let quotient_step = step - divisor.trailing_zeros() as i32;
+    if divisor.is_power_of_two() && quotient_step >= f32::MIN_EXP - 1 {
+        // Only the sum is rounded: a product with a power of two is exact, or infinite, and here never subnormal.
+        let step = power_of_two(quotient_step) as f32;
+        vectorised(move || {
+            for (value, lane) in values.iter_mut().zip(lanes) {
+                *value = sum_of(lane) as f32 * step;
+            }
+        });
+        return;
+    }
     // Rounding the quotient to f64 first does not change the f32: closer than 2^-49 (relative) to the middle of two f32, a sum of
     // 32 bits over a divisor of 24 is only if it is that middle.
-    let divisor = f64::from(divisor.max(1));
-    let (lanes, _) = lanes.as_chunks::<4>();
-    for (value, lane) in values.iter_mut().zip(lanes) {
-        let sum = u32::from_le_bytes(*lane).wrapping_sub(bias) as i32;
-        *value = (f64::from(sum) * step / divisor) as f32;
-    }
+    let (step, divisor) = (power_of_two(step), f64::from(divisor));
+    vectorised(move || {
+        for (value, lane) in values.iter_mut().zip(lanes) {
+            *value = (f64::from(sum_of(lane)) * step / divisor) as f32;
+        }
+    });
 }
 
 /// 2^power, for |power| <= 1022.
@@ -214,18 +238,22 @@ pub fn copy_lanes(bank: &mut [u32], packet: &[u8]) {
 /// Adds a packet's lanes, of a smaller exponent by `shift`, to a bank's (WIRE F4).
 pub fn add_lanes(format: Format, bank: &mut [u32], packet: &[u8], shift: u32) {
     let rebias = rebias(format, shift, 1);
-    for (sum, lane) in bank.iter_mut().zip(packet.as_chunks::<4>().0) {
-        let lane = (u32::from_le_bytes(*lane) >> shift).wrapping_add(rebias);
-        *sum = sum.wrapping_add(lane);
-    }
+    vectorised(move || {
+        for (sum, lane) in bank.iter_mut().zip(packet.as_chunks::<4>().0) {
+            let lane = (u32::from_le_bytes(*lane) >> shift).wrapping_add(rebias);
+            *sum = sum.wrapping_add(lane);
+        }
+    });
 }
 
 /// Shifts a bank's lanes, which hold `count` contributions, to an exponent larger by `shift` (WIRE F4).
 pub fn shift_lanes(format: Format, bank: &mut [u32], shift: u32, count: u32) {
     let rebias = rebias(format, shift, count);
-    for sum in bank {
-        *sum = (*sum >> shift).wrapping_add(rebias);
-    }
+    vectorised(move || {
+        for sum in bank {
+            *sum = (*sum >> shift).wrapping_add(rebias);
+        }
+    });
 }
 
 /// Writes a bank's lanes as those of a packet.

@@ -19,6 +19,7 @@ pub mod path;
 pub mod rate;
 pub mod reason;
 pub mod repr;
+mod vectorised;
 
 use std::time::Duration;
 

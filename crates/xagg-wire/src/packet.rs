@@ -1,6 +1,7 @@
 //! The 64-byte header as a view over a buffer (WIRE section 1), in the manner of a cursor-free wire format:
 //! every field has a fixed place, so reading one is a load and writing one is a store.
 
+use crate::vectorised::vectorised;
 use crate::{Reason, full_len};
 
 /// The length of the header, in bytes.
@@ -349,14 +350,16 @@ fn sum_of_rows(rows: &[[u8; 4 * COLUMNS]], behind: u64) -> u64 {
 /// no word is multiplied. Not inlined: together with what comes after it, the compiler does not vectorise it.
 #[inline(never)]
 fn column_sums(rows: &[[u8; 4 * COLUMNS]]) -> [[u64; COLUMNS]; 2] {
-    let (mut plain, mut counted) = ([0_u64; COLUMNS], [0_u64; COLUMNS]);
-    for row in rows {
-        for (column, word) in row.as_chunks::<4>().0.iter().enumerate() {
-            plain[column] += u64::from(u32::from_le_bytes(*word));
-            counted[column] += plain[column];
+    vectorised(move || {
+        let (mut plain, mut counted) = ([0_u64; COLUMNS], [0_u64; COLUMNS]);
+        for row in rows {
+            for (column, word) in row.as_chunks::<4>().0.iter().enumerate() {
+                plain[column] += u64::from(u32::from_le_bytes(*word));
+                counted[column] += plain[column];
+            }
         }
-    }
-    [plain, counted]
+        [plain, counted]
+    })
 }
 
 /// `sum` times 2 k + 1, with k = `first` - `index`. All of it wraps, also below 0; the sum of a packet does not.
