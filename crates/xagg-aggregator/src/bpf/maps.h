@@ -45,7 +45,7 @@ struct {
 	__array(values, struct slots_of_job);
 } slots SEC(".maps");
 
-/* Key: 2 * slot + bank; value: the lanes. Apart from the slots, since the size of a value is known only when loading.
+/* Key: bank * slots + slot, so that one after the other is used, as memory likes best; value: the lanes. Apart from the slots, since the size of a value is known only when loading.
  * The loader replaces the inner map by one with that size. */
 struct lanes_of_job {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -47,7 +47,7 @@ inline_always struct slot *find_slot(const struct job *job, __u64 sequence, __u3
 
 inline_always __u64 *find_sums(const struct job *job, __u32 slot, __u32 bank)
 {
-	__u32 index = job->index, key = 2 * slot + bank;
+	__u32 index = job->index, key = bank * job->slots + slot;
 	void *sums_of_job = bpf_map_lookup_elem(&sums, &index);
 
 	return sums_of_job ? bpf_map_lookup_elem(sums_of_job, &key) : 0;

@@ -246,7 +246,7 @@ impl Harness {
     }
 
     pub fn sums(&self, slot: u32, bank: usize) -> Vec<u32> {
-        let key = 2 * slot + bank as u32;
+        let key = bank as u32 * self.job.slots + slot;
         let value = self.loaded.jobs[0].sums.lookup(&key.to_ne_bytes(), MapFlags::ANY).expect("reads");
         value.expect("in range").as_chunks::<4>().0.iter().map(|lane| u32::from_ne_bytes(*lane)).collect()
     }
